@@ -1,0 +1,50 @@
+"""Requests and answers as they travel: raw header bytes, in order, with case and repetitions kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Headers = tuple[tuple[bytes, bytes], ...]
+"""Field lines as received: (name, value) in order. Names keep their case; compare them lower-cased."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A whole request: nothing is decided about a guarded write before its last byte has arrived."""
+
+    method: str
+    target: bytes
+    """The request target, byte for byte as the client sent it: path and query."""
+    headers: Headers
+    body: bytes
+
+    @property
+    def path(self) -> bytes:
+        return self.target.partition(b"?")[0]
+
+    @property
+    def query(self) -> bytes:
+        return self.target.partition(b"?")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer, as the upstream gave it or as it was stored."""
+
+    status: int
+    reason: bytes
+    headers: Headers
+    body: bytes
+
+
+def header_values(headers: Headers, name: bytes) -> list[bytes]:
+    """Every value of the lower-case field `name`, in order."""
+    return [value for field, value in headers if field.lower() == name]
+
+
+def header_value(headers: Headers, name: bytes) -> bytes | None:
+    """The first value of the lower-case field `name`, or None."""
+    for field, value in headers:
+        if field.lower() == name:
+            return value
+    return None
