@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from idemproxy.core.messages import Headers
+from idemproxy.core.messages import Answer, Headers
+from idemproxy.core.record import Claim, Found, Lease, RecordId
 
 
 class Loss(Enum):
@@ -83,3 +84,61 @@ class Upstream(Protocol):
         timeout: float,
         interim: Interim | None = None,
     ) -> Opened | NotSent | Lost: ...
+
+
+class StoreUnavailable(Exception):
+    """The store cannot be reached, or did not answer in time. Nothing may be sent upstream."""
+
+
+class Store(Protocol):
+    """Records under their ids. Every change but the claim carries the lease's token: a late finisher changes nothing."""
+
+    async def claim(self, claim: Claim) -> Found:
+        """Claim, or report what is there. A claim whose commit was in doubt recognises its own token."""
+        ...
+
+    async def take_over(self, claim: Claim, seen: bytes) -> Found:
+        """Claim a lapsed or expired record that still has the token `seen`; otherwise report what is there now."""
+        ...
+
+    async def renew(self, lease: Lease) -> bool:
+        """Extend the lease; False when it is lost."""
+        ...
+
+    async def complete(self, lease: Lease, answer: Answer, *, kept: bool) -> bool:
+        """Store the answer (without its body unless `kept`); False when the lease is lost."""
+        ...
+
+    async def mark_unknown(self, lease: Lease) -> bool: ...
+
+    async def release(self, lease: Lease) -> bool: ...
+
+
+class Outcome(Enum):
+    """How a guarded exchange ended: one word each in logs, metrics and docs."""
+
+    FIRST_WRITE = "first_write"
+    REPLAY = "replay"
+    CONFLICT = "conflict"
+    IN_PROGRESS = "in_progress"
+    UNKNOWN = "unknown"
+    NOT_STORED = "not_stored"
+    EXPIRED = "expired"
+    NOT_SENT = "not_sent"
+    LOST = "lost"
+    STORE_UNAVAILABLE = "store_unavailable"
+    INVALID = "invalid"
+
+
+class Observer(Protocol):
+    """What the exchange tells about itself. Implementations must be quick and must not raise."""
+
+    def claimed(self, attempt: int) -> None: ...
+
+    def upstream_answered(self, seconds: float) -> None: ...
+
+    def lease_lost(self, id: RecordId) -> None: ...
+
+    def settle_failed(self, id: RecordId) -> None: ...
+
+    def finished(self, outcome: Outcome, method: str, id: RecordId | None, status: int, seconds: float) -> None: ...

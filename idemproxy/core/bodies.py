@@ -1,0 +1,123 @@
+"""Request bodies that are not JSON, taken apart for comparison: content codings, forms, multipart forms.
+
+Every function gives None where the bytes are not beyond doubt what they claim to be. The caller then compares
+them raw: a false conflict is annoying, a false replay is a wrong payment.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from urllib.parse import unquote_to_bytes
+
+Field = tuple[bytes, bytes]
+"""A field's name and everything about it that counts, as one byte string."""
+
+_MAX_CODINGS = 3  # each may unfold to the whole limit: more than one is rare, more than three an attack
+_WINDOWS = {b"gzip": (31,), b"x-gzip": (31,), b"deflate": (15, -15)}  # deflate: as specified, as often sent
+
+_DOUBTFUL = re.compile(rb"%(?![0-9A-Fa-f]{2})|;")  # to some frameworks a bare `;` separates fields, like `&`
+
+_TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_PARAMETER = re.compile(rb"[ \t]*;[ \t]*(%b)=(?:(%b)|\"([^\"\\\r\n]*)\")" % (_TOKEN, _TOKEN))
+_PART_HEADER = re.compile(rb"(%b):([^\r\n\x00]*)" % _TOKEN)
+
+
+def packed(*parts: bytes) -> bytes:
+    """The parts with their lengths before them: no two lists of parts give the same bytes."""
+    return b"".join([piece for part in parts for piece in (len(part).to_bytes(8, "big"), part)])
+
+
+def parameters(value: bytes) -> dict[bytes, bytes] | None:
+    """The `; name=value` parameters after the first word of a header value, names lower-cased."""
+    found: dict[bytes, bytes] = {}
+    value = value.rstrip(b" \t;")
+    start = value.find(b";")
+    at = len(value) if start < 0 else start
+    while at < len(value):
+        match = _PARAMETER.match(value, at)
+        if match is None or (name := match[1].lower()) in found:
+            return None
+        found[name] = match[2] if match[2] is not None else match[3]
+        at = match.end()
+    return found
+
+
+def decoded(body: bytes, codings: list[bytes], limit: int) -> bytes | None:
+    """The body with its content codings undone, the last one first; none may unfold beyond `limit`."""
+    if len(codings) > _MAX_CODINGS:
+        return None
+    for coding in reversed(codings):
+        for window in _WINDOWS.get(coding, ()):
+            unfolded = _inflated(body, window, limit)
+            if unfolded is not None:
+                body = unfolded
+                break
+        else:
+            return None
+    return body
+
+
+def _inflated(body: bytes, window: int, limit: int) -> bytes | None:
+    inflater = zlib.decompressobj(window)
+    try:
+        # One byte more than allowed shows that the limit is passed, and lets a full body reach its end mark.
+        unfolded = inflater.decompress(body, limit + 1)
+    except zlib.error:
+        return None
+    return unfolded if inflater.eof and not inflater.unused_data and len(unfolded) <= limit else None
+
+
+def form_fields(body: bytes) -> list[Field] | None:
+    """The fields of a URL-encoded form, percent-decoded. `a` and `a=` stay different."""
+    if _DOUBTFUL.search(body):
+        return None
+    fields = []
+    for pair in body.replace(b"+", b" ").split(b"&") if body else ():
+        if not pair:
+            return None
+        name, equals, value = pair.partition(b"=")
+        fields.append((unquote_to_bytes(name), equals + unquote_to_bytes(value)))
+    return fields
+
+
+def multipart_fields(body: bytes, boundary: bytes) -> list[Field] | None:
+    """The parts of a multipart form, whatever their boundary. No preamble, no epilogue, no folded headers."""
+    if not boundary:
+        return None
+    first, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary)
+    if first or not parts or parts.pop() not in (b"--", b"--\r\n"):
+        return None
+    fields = []
+    for part in parts:
+        field = _part(part)
+        if field is None:
+            return None
+        fields.append(field)
+    return fields
+
+
+def _part(part: bytes) -> Field | None:
+    head, blank, content = part.partition(b"\r\n\r\n")
+    if not blank or not head.startswith(b"\r\n"):
+        return None
+    headers: dict[bytes, bytes] = {}
+    for line in head[2:].split(b"\r\n"):
+        match = _PART_HEADER.fullmatch(line)
+        if match is None or (header := match[1].lower()) in headers:
+            return None
+        headers[header] = match[2].strip(b" \t")
+    disposition = headers.get(b"content-disposition", b"")
+    named = parameters(disposition)
+    if not disposition.lower().startswith(b"form-data;") or named is None or b"name" not in named:
+        return None
+    return named[b"name"], packed(*(piece for header in sorted(headers.items()) for piece in header), content)
+
+
+def in_any_order(fields: list[Field]) -> bytes:
+    """The fields as one byte string, in which only the order of fields with the same name counts.
+
+    `items[][id]` and `items[][qty]` are one list to the frameworks that write so: their order counts as well.
+    """
+    ordered = sorted(fields, key=lambda field: field[0].partition(b"[]")[0])
+    return packed(*(piece for field in ordered for piece in field))

@@ -1,0 +1,174 @@
+"""Who asks, and under which key: from a request and its policy to the record's id, or to a refusal."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import assert_never
+
+import orjson
+
+from idemproxy.core.bodies import form_fields, packed
+from idemproxy.core.messages import Request, header_values
+from idemproxy.core.policy import (
+    ROUTE_MAX,
+    FormKey,
+    GlobalScope,
+    HeaderKey,
+    HeaderScope,
+    JsonKey,
+    KeySource,
+    Operation,
+    Policy,
+    QueryKey,
+)
+from idemproxy.core.problems import Code, Problem
+from idemproxy.core.record import RecordId
+
+
+@dataclass(frozen=True, slots=True)
+class NoKey:
+    """The request carries no key, and the operation does not ask for one."""
+
+
+# A bare key is one word: a comma would make it a list (or two joined header lines), a quote a broken string.
+_BARE = re.compile(rb"[\x21\x23-\x2b\x2d-\x7e]+")
+# RFC 9651 string: printable ASCII, with only the quote and the backslash escaped.
+_QUOTED = re.compile(rb'"((?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])+)"')
+_PRINTABLE = re.compile(r"[\x20-\x7e]+")
+
+_AMBIGUOUS = re.compile(
+    rb"//|\\|%(?![0-9A-Fa-f]{2})|%(?:2[Ff]|5[Cc]|00|0[AaDd])|/(?:\.|%2[Ee]){1,2}(?=/|$)", re.DOTALL
+)
+
+
+def identify(request: Request, operation: Operation) -> RecordId | NoKey | Problem:
+    policy = operation.policy
+    key = _key(request, policy)
+    if key is None:
+        return Problem(Code.MISSING_IDEMPOTENCY_KEY) if policy.key_required else NoKey()
+    if isinstance(key, Problem):
+        return key
+    if _AMBIGUOUS.search(request.path):
+        return Problem(Code.AMBIGUOUS_PATH)
+    scope = _scope(request, policy)
+    if isinstance(scope, Problem):
+        return scope
+    return RecordId(key, scope, operation.route)
+
+
+def _key(request: Request, policy: Policy) -> str | None | Problem:
+    for source in policy.keys:
+        found = _from(source, request)
+        if isinstance(found, Problem):
+            return found
+        if found is not None:
+            if not found.strip() or len(found) > policy.key_max_length or not _PRINTABLE.fullmatch(found):
+                return Problem(Code.INVALID_IDEMPOTENCY_KEY)
+            return found
+    return None
+
+
+def _from(source: KeySource, request: Request) -> str | None | Problem:
+    match source:
+        case HeaderKey(name=name):
+            return _header_key(header_values(request.headers, name.lower().encode()))
+        case QueryKey(name=name):
+            return _field_key(request.query, name)
+        case FormKey(name=name):
+            return _field_key(request.body, name)
+        case JsonKey(pointer=pointer):
+            return _json_key(request.body, pointer)
+        case _:
+            assert_never(source)
+
+
+def _header_key(values: list[bytes]) -> str | None | Problem:
+    if not values:
+        return None
+    if len(values) > 1:
+        return Problem(Code.INVALID_IDEMPOTENCY_KEY)
+    value = values[0].strip(b" \t")
+    if not value.isascii():
+        return Problem(Code.INVALID_HEADER_ENCODING)
+    if _BARE.fullmatch(value):
+        return value.decode()
+    quoted = _QUOTED.fullmatch(value)
+    if quoted is None:
+        return Problem(Code.INVALID_IDEMPOTENCY_KEY)
+    return re.sub(r"\\(.)", r"\1", quoted[1].decode())
+
+
+def _field_key(encoded: bytes, name: str) -> str | None | Problem:
+    """A query parameter's or a form field's value; the same name twice is as ambiguous as two header lines."""
+    values = [value for field, value in form_fields(encoded) or () if field == name.encode()]
+    if not values:
+        return None
+    try:
+        return values[0][1:].decode() if len(values) == 1 else Problem(Code.INVALID_IDEMPOTENCY_KEY)
+    except UnicodeDecodeError:
+        return Problem(Code.INVALID_IDEMPOTENCY_KEY)
+
+
+def _json_key(body: bytes, pointer: tuple[str, ...]) -> str | None | Problem:
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    for step in pointer:
+        if isinstance(value, dict):
+            value = value.get(step)
+        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            return None
+    if value is None or isinstance(value, str):
+        return value
+    return Problem(Code.INVALID_IDEMPOTENCY_KEY)
+
+
+def _scope(request: Request, policy: Policy) -> bytes | Problem:
+    match policy.scope_from:
+        case GlobalScope():
+            return _hashed(policy.scope, "global", b"")
+        case HeaderScope(name=name, optional=optional):
+            values = [value.strip(b" \t") for value in header_values(request.headers, name.lower().encode())]
+            if not values and optional:
+                return _hashed(policy.scope, "anonymous", b"")
+            if len(values) != 1 or not values[0]:
+                return Problem(Code.MISSING_IDEMPOTENCY_SCOPE)
+            return _hashed(policy.scope, name.lower(), values[0])
+        case _:
+            assert_never(policy.scope_from)
+
+
+def _hashed(scope: str, source: str, value: bytes) -> bytes:
+    return hashlib.sha256(packed(scope.encode(), source.encode(), value)).digest()
+
+
+def concrete_route(method: str, path: bytes) -> str:
+    """The route of a request that no contract names: its method and its path as it stands."""
+    route = f"{method} {path.decode('latin-1')}"
+    if len(route) <= ROUTE_MAX:
+        return route
+    digest = hashlib.sha256(path).hexdigest()
+    return f"{route[: ROUTE_MAX - 72]}#sha256:{digest}"
+
+
+def key_hash(key: str) -> str:
+    """How a key is shown in logs: enough to find it again, not enough to use it."""
+    return hashlib.sha256(key.encode()).hexdigest()[:12]
+
+
+def wire_key(key: str) -> bytes:
+    """The key as a header value: bare where it can be, else as an RFC 9651 string."""
+    value = key.encode()
+    if _BARE.fullmatch(value):
+        return value
+    return b'"' + value.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
+
+
+def derived_key(id: RecordId) -> str:  # noqa: A002 - the record's own word
+    """A key for the upstream that is the same on every attempt and tells it nothing about the caller's."""
+    return hashlib.sha256(packed(id.key.encode(), id.scope, id.route.encode("utf-8"))).hexdigest()

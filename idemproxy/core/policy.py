@@ -1,0 +1,108 @@
+"""How one operation is guarded: where its key and scope come from, how long things last, what is decided when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from idemproxy.core.canonical import Pointer
+from idemproxy.core.fingerprint import FingerprintRules
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderKey:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueryKey:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class JsonKey:
+    pointer: Pointer
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FormKey:
+    name: str
+
+
+KeySource = HeaderKey | QueryKey | JsonKey | FormKey
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderScope:
+    name: str
+    optional: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalScope:
+    """Everybody shares one scope: for APIs whose keys are unique by themselves."""
+
+
+ScopeSource = HeaderScope | GlobalScope
+
+
+class InFlight(Enum):
+    """What a duplicate hears while the first write is still running."""
+
+    REJECT = "reject"
+    WAIT = "wait"
+
+
+class OnUnknown(Enum):
+    """What happens to a write whose outcome is unknown, once its lease has lapsed."""
+
+    RETRY = "retry"
+    HOLD = "hold"
+
+
+class ForwardKey(Enum):
+    """Which key the upstream sees."""
+
+    SAME = "same"
+    DERIVED = "derived"
+    NONE = "none"
+
+
+class ReplayStatus(Enum):
+    """The status of a replay: 200 for every 2xx, or the stored one."""
+
+    OK = "200"
+    STORED = "stored"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    keys: tuple[KeySource, ...]
+    key_required: bool
+    key_max_length: int
+    scope: str
+    scope_from: ScopeSource
+    rules: FingerprintRules
+    ttl_seconds: float
+    lease_seconds: float
+    tombstone_seconds: float
+    in_flight: InFlight
+    wait_seconds: float
+    on_unknown: OnUnknown
+    keep: frozenset[int]
+    """Which answers are kept, by hundreds: {2, 3} keeps every 2xx and 3xx. The others release the key."""
+    replay_status: ReplayStatus
+    forward_key: ForwardKey
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A guarded operation: the route its records are filed under, and its policy."""
+
+    route: str
+    policy: Policy
+
+
+ROUTE_MAX = 512
+"""A longer route is cut and closed with a hash: a B-tree entry holds about 2700 bytes, key and scope included."""

@@ -1,0 +1,76 @@
+"""The life of a record, as the store reports it: facts only. What follows from them is judged in `judge.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from idemproxy.core.messages import Answer
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RecordId:
+    """What a claim is unique by. `scope` is a hash: the caller's credentials are never stored."""
+
+    key: str
+    scope: bytes
+    route: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The wish to execute a write. `token` is fresh for each request: by it a claim recognises itself."""
+
+    id: RecordId
+    fingerprint: bytes
+    token: bytes
+    lease_seconds: float
+    ttl_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A claim that was won: the right, for a while and under one token, to execute and to settle."""
+
+    claim: Claim
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Somebody holds a claim. A lapsed lease means that its owner died, or was paused for too long."""
+
+    token: bytes
+    fingerprint: bytes
+    lapsed: bool
+    lease_left: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The request was sent and no whole answer came. The key stays taken until the lease has lapsed."""
+
+    token: bytes
+    fingerprint: bytes
+    lapsed: bool
+    lease_left: float
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The write was answered. `answer` is None when it was too large to be kept."""
+
+    token: bytes
+    fingerprint: bytes
+    status: int
+    answer: Answer | None
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """The record is past its TTL: as good as gone, swept or not."""
+
+    token: bytes
+    since: float
+
+
+Found = Lease | Running | Unknown | Completed | Expired

@@ -1,0 +1,1 @@
+"""The network side: the upstream client and the server that faces the clients."""

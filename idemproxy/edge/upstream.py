@@ -1,0 +1,301 @@
+"""The client that talks to the API: a pool of connections, and the proof of what was and was not sent.
+
+`NotSent` is given only while not one byte of the request was handed to a transport. From the first byte on,
+all that is not the whole head of an answer is `Lost`. Nothing is ever sent twice, whatever the method: a
+pooled connection is proved alive before it is written to; if it dies later, the caller decides what it means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import AsyncIterable
+from dataclasses import dataclass
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from idemproxy.core.messages import Headers, header_values
+from idemproxy.edge.connection import Connection, Exchange
+from idemproxy.ports import Interim, Lost, NotSent, Opened
+from idemproxy.tasks import Tasks
+
+DEFAULT_PORTS = {"http": 80, "https": 443, "http+unix": 0}  # a Unix socket has no port
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the API lives."""
+
+    scheme: str
+    host: str
+    """Without brackets; `localhost` behind a Unix socket."""
+    port: int
+    base_path: bytes
+    """Put before every target; no trailing slash."""
+    unix_path: str | None = None
+
+    @classmethod
+    def parse(cls, url: str) -> Origin:
+        """Read `http://…`, `https://…` or `http+unix://%2Frun%2Fapi.sock/…`; a ValueError says why not."""
+        if not url.isascii() or not url.isprintable() or " " in url:
+            raise _fault(url, "must be plain ASCII without spaces: percent-encode the rest")
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise _fault(url, f"cannot be read: {error}") from None
+        if "://" not in url:
+            raise _fault(url, f"has no scheme: did you mean 'http://{url}'?")
+        if parts.scheme not in ("http", "https", "http+unix"):
+            raise _fault(url, "must start with http://, https:// or http+unix://")
+        if "?" in url or "#" in url:
+            raise _fault(url, "must have no query and no fragment")
+        if "@" in parts.netloc:
+            raise _fault(url, "must have no user name or password: put them into a header")
+        base_path = parts.path.rstrip("/").encode()
+        if parts.scheme == "http+unix":
+            path = unquote(parts.netloc)
+            if not path.startswith("/"):
+                raise _fault(url, "needs the socket's absolute path, like http+unix://%2Frun%2Fapi.sock")
+            return cls("http+unix", "localhost", DEFAULT_PORTS["http+unix"], base_path, path)
+        if not parts.hostname:
+            raise _fault(url, "has no host")
+        return cls(parts.scheme, parts.hostname, _port(url, parts), base_path)
+
+    @property
+    def authority(self) -> bytes:
+        """What belongs into a Host header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return (host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}").encode()
+
+
+def _fault(url: str, what: str) -> ValueError:
+    return ValueError(f"upstream {url!r} {what}")
+
+
+def _port(url: str, parts: SplitResult) -> int:
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port is None and not parts.netloc.endswith(":"):
+        return DEFAULT_PORTS[parts.scheme]
+    if not port:
+        raise _fault(url, "has a port that is not a number from 1 to 65535")
+    return port
+
+
+class HttpUpstream:
+    """`ports.Upstream` over HTTP/1.1."""
+
+    def __init__(
+        self,
+        origin: Origin,
+        *,
+        connect_timeout: float = 2.0,  # a SYN lost once is sent again after 1 s: one retransmission fits
+        idle_seconds: float = 4.0,  # below the 5 s after which common servers (Node, uvicorn) close idle ones
+        max_connections: int = 256,  # leaves most of the usual 1024 descriptors to the clients' side
+        max_idle: int = 64,  # a burst's connections are not worth keeping
+    ) -> None:
+        self._origin = origin
+        self._tls = ssl.create_default_context() if origin.scheme == "https" else None
+        self._connect_timeout = connect_timeout
+        self._idle_seconds = idle_seconds
+        self._max_connections = max_connections
+        self._max_idle = max_idle
+        self._open: set[Connection] = set()
+        self._connecting = 0
+        """Slots taken by connections that are being made, or that a waiter was told to make."""
+        self._idle: deque[Connection] = deque()
+        """The longest idle first; taken from the other end, so that a burst's surplus grows old and goes."""
+        self._waiters: deque[asyncio.Future[Connection | None]] = deque()
+        """Given a connection, or None: a slot to make one."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks = Tasks()
+        self._closed = False
+        self._all_gone: asyncio.Future[None] | None = None
+
+    @property
+    def authority(self) -> bytes:
+        return self._origin.authority
+
+    async def send(
+        self,
+        method: str,
+        target: bytes,
+        headers: Headers,
+        body: bytes | AsyncIterable[bytes],
+        *,
+        timeout: float,  # noqa: ASYNC109 - one bound over three steps, given by the port
+        interim: Interim | None = None,
+    ) -> Opened | NotSent | Lost:
+        lines = [b"%b: %b\r\n" % line for line in headers]
+        head = b"%b %b%b HTTP/1.1\r\n%b\r\n" % (
+            method.encode("ascii"),
+            self._origin.base_path,
+            target,
+            b"".join(lines),
+        )
+        loop = asyncio.get_running_loop()
+        connection = self._take_idle(loop)
+        remaining = timeout
+        if connection is None:
+            deadline = loop.time() + timeout
+            got = await self._acquire(loop, deadline)
+            if isinstance(got, NotSent):
+                return got
+            connection = got
+            remaining = deadline - loop.time()
+        exchange = Exchange(connection, loop, head_only=method == "HEAD", timeout=timeout, interim=interim)
+        exchange.start(head, body, chunked=_chunked(headers, body), tasks=self._tasks)
+        timer = loop.call_later(remaining, exchange.time_out)
+        try:
+            result = await exchange.head
+            if exchange.upload is not None and exchange.upload.cancelling():
+                # The body belongs to the caller again only when nobody else is reading it.
+                await asyncio.wait([exchange.upload])
+        except BaseException:
+            exchange.close()
+            raise
+        finally:
+            timer.cancel()
+        return result
+
+    async def close(self) -> None:
+        """Close every connection, in use or idle, and wait until they are gone."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for connection in list(self._open):
+            connection.drop()
+        if self._open:
+            self._all_gone = asyncio.get_running_loop().create_future()
+            await self._all_gone
+        await self._tasks.cancel()
+
+    # Getting a connection: nothing has been sent yet
+
+    def _take_idle(self, loop: asyncio.AbstractEventLoop) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.alive() and loop.time() - connection.idle_since <= self._idle_seconds:
+                return connection
+            connection.drop()
+        return None
+
+    async def _acquire(self, loop: asyncio.AbstractEventLoop, deadline: float) -> Connection | NotSent:
+        if len(self._open) + self._connecting < self._max_connections:
+            self._connecting += 1
+            return await self._connect(loop, deadline)
+        waiter = loop.create_future()
+        self._waiters.append(waiter)
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    connection = await self._turn(waiter)
+            except TimeoutError:
+                return NotSent(f"all {self._max_connections} connections to the upstream stayed busy")
+            if connection is None:
+                return await self._connect(loop, deadline)
+            if connection.alive():
+                return connection
+            connection.drop()
+            waiter = loop.create_future()
+            self._waiters.appendleft(waiter)  # it has waited its time: nobody goes before it
+            self._admit()  # the dead one may have given up its slot before this waiter was back in the queue
+
+    async def _turn(self, waiter: asyncio.Future[Connection | None]) -> Connection | None:
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.cancelled():
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+            elif (connection := waiter.result()) is not None:
+                self.release(connection)
+            else:
+                self._connecting -= 1
+                self._admit()
+            raise
+
+    async def _connect(self, loop: asyncio.AbstractEventLoop, deadline: float) -> Connection | NotSent:
+        """Make a connection in a slot already counted in `_connecting`."""
+        origin = self._origin
+        try:
+            if self._closed:
+                return NotSent("the proxy is closing")
+            async with asyncio.timeout(min(self._connect_timeout, deadline - loop.time())):
+                if origin.unix_path is not None:
+                    _, connection = await loop.create_unix_connection(self._protocol, origin.unix_path)
+                else:
+                    _, connection = await loop.create_connection(
+                        self._protocol, origin.host, origin.port, ssl=self._tls
+                    )
+        except TimeoutError:
+            return NotSent("connecting to the upstream took too long")
+        except (OSError, UnicodeError) as error:  # refused, unknown name, TLS; a name that IDNA cannot spell
+            return NotSent(f"cannot connect to the upstream: {error}")
+        finally:
+            self._connecting -= 1
+            self._admit()
+        if not connection.alive():
+            connection.drop()
+            return NotSent("the upstream closed a new connection at once")
+        return connection
+
+    def _protocol(self) -> Connection:
+        return Connection(self)
+
+    # Told by the connections
+
+    def opened(self, connection: Connection) -> None:
+        self._open.add(connection)
+        if self._closed:
+            connection.drop()
+
+    def release(self, connection: Connection) -> None:
+        if self._closed:
+            connection.drop()
+            return
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(connection)
+                return
+        loop = asyncio.get_running_loop()
+        connection.idle_since = loop.time()
+        self._idle.append(connection)
+        if len(self._idle) > self._max_idle:
+            self._idle.popleft().drop()
+        if self._timer is None:
+            self._timer = loop.call_later(self._idle_seconds, self._expire)
+
+    def gone(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+        self._admit()
+        if self._all_gone is not None and not self._open and not self._all_gone.done():
+            self._all_gone.set_result(None)
+
+    def _admit(self) -> None:
+        """Give free slots to those who wait, in their order."""
+        while self._waiters and len(self._open) + self._connecting < self._max_connections:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                self._connecting += 1
+                waiter.set_result(None)
+
+    def _expire(self) -> None:
+        """Close what has been idle for too long, and look again when the next one will have been."""
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        while self._idle and loop.time() - self._idle[0].idle_since >= self._idle_seconds:
+            self._idle.popleft().drop()
+        if self._idle:
+            self._timer = loop.call_at(self._idle[0].idle_since + self._idle_seconds, self._expire)
+
+
+def _chunked(headers: Headers, body: bytes | AsyncIterable[bytes]) -> bool:
+    return not isinstance(body, bytes) and any(
+        value.strip().lower() == b"chunked" for value in header_values(headers, b"transfer-encoding")
+    )

@@ -1,0 +1,1 @@
+"""The record store: PostgreSQL, given or embedded."""

@@ -1,0 +1,104 @@
+"""Micro-batches: what arrives while a statement is under way travels in the next one. An idle store sends at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+from idemproxy.ports import StoreUnavailable
+from idemproxy.tasks import Tasks
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class BadItem(Exception):
+    """The database refused the data itself; raised by `run` when the batch has to be tried one by one."""
+
+
+class Batcher(Generic[Item, Result]):
+    """Collects items of one kind and runs them together, one batch at a time.
+
+    `late` is called with each result whose caller has stopped waiting: a claim that was won after all must be given
+    back, or nobody would ever settle it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        run: Callable[[Sequence[Item]], Awaitable[Sequence[Result]]],
+        *,
+        tasks: Tasks,
+        max_items: int,
+        size: Callable[[Item], int] | None = None,
+        max_size: int = 0,
+        late: Callable[[Item, Result], None] | None = None,
+    ) -> None:
+        self._name = name
+        self._run = run
+        self._tasks = tasks
+        self._max_items = max_items
+        self._size = size
+        self._max_size = max_size
+        self._late = late
+        self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
+        self._pumping = False
+
+    def submit(self, item: Item) -> asyncio.Future[Result]:
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, future))
+        if not self._pumping:
+            self._pumping = True
+            self._tasks.spawn(self._pump(), f"store {self._name}")
+        return future
+
+    async def _pump(self) -> None:
+        try:
+            while self._waiting:
+                await self._run_batch(self._next_batch())
+        finally:
+            self._pumping = False
+
+    def _next_batch(self) -> list[tuple[Item, asyncio.Future[Result]]]:
+        batch: list[tuple[Item, asyncio.Future[Result]]] = []
+        size = 0
+        while self._waiting and len(batch) < self._max_items:
+            if self._size is not None:
+                size += self._size(self._waiting[0][0])
+                if batch and size > self._max_size:
+                    break
+            item, future = self._waiting.popleft()
+            if not future.cancelled():
+                batch.append((item, future))
+        return batch
+
+    async def _run_batch(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
+        if not batch:
+            return
+        try:
+            results = await self._run([item for item, _ in batch])
+        except BadItem as bad:
+            if len(batch) == 1:
+                self._fail(batch, StoreUnavailable(str(bad)))
+                return
+            for single in batch:  # a bad item fails alone, never its batch
+                await self._run_batch([single])
+        except StoreUnavailable as failure:
+            self._fail(batch, failure)
+        except BaseException:
+            self._fail(batch, StoreUnavailable("the statement was given up"))
+            raise
+        else:
+            for (item, future), result in zip(batch, results, strict=True):
+                if not future.cancelled():
+                    future.set_result(result)
+                elif self._late is not None:
+                    self._late(item, result)
+
+    @staticmethod
+    def _fail(batch: list[tuple[Item, asyncio.Future[Result]]], failure: StoreUnavailable) -> None:
+        for _, future in batch:
+            if not future.done():
+                future.set_exception(failure)

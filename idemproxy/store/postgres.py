@@ -1,0 +1,319 @@
+"""The store on Postgres: batched statements from queries.sql, rows into facts, faults into StoreUnavailable.
+
+A statement whose reply was lost is in doubt. Each of them can simply be run again: a claim finds its own token, a
+completion writes the same answer under the same token, a release deletes nothing the second time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import asyncpg
+
+from idemproxy.core import headers as header_lines
+from idemproxy.core.messages import Answer
+from idemproxy.core.record import Claim, Completed, Expired, Found, Lease, Running, Unknown
+from idemproxy.core.replies import reason
+from idemproxy.ports import StoreUnavailable
+from idemproxy.store import queries
+from idemproxy.store.batch import BadItem, Batcher
+from idemproxy.store.errors import BAD_DATA, BUSY, LOST_CONNECTION
+from idemproxy.tasks import Tasks
+
+CALL_SECONDS = 1.8
+"""What one call may take, waiting for its batch included: with it, a refusal reaches the client within 2 s."""
+ACQUIRE_SECONDS = 0.5
+STATEMENT_SECONDS = 1.5
+LOCK_SECONDS = 1.0
+RETRY_PAUSE_SECONDS = 0.05
+"""Between two tries: short enough that a restarted Postgres is found again at once, long enough not to spin."""
+POOL_SIZE = 8
+"""Each kind of statement has one batch under way at a time: six kinds, the sweep, and one for readiness."""
+BATCH_ITEMS = 256
+BATCH_BYTES = 8 * 1024 * 1024
+"""Bounds what one completion statement carries; a single larger answer still travels, alone."""
+READ_TRIES = 4
+"""A record that is released between insert and read makes the next insert win; more turns than this mean trouble."""
+
+T = TypeVar("T")
+
+Timed = Callable[[str, float, int], None]
+"""Told the name, seconds and batch size of each statement that succeeded."""
+
+
+async def open_pool(dsn: str, statement_cache_size: int, *, min_size: int = 1) -> asyncpg.Pool:
+    async def keep_session(_: Any) -> None:
+        """Nothing in a session is ever changed, so nothing has to be reset: this saves a round trip per batch."""
+
+    return await asyncpg.create_pool(
+        dsn,
+        min_size=min_size,
+        max_size=POOL_SIZE,
+        timeout=STATEMENT_SECONDS,
+        command_timeout=STATEMENT_SECONDS,
+        statement_cache_size=statement_cache_size,
+        max_inactive_connection_lifetime=60,  # so that load that has passed does not hold server processes for good
+        reset=keep_session,
+        server_settings={
+            "application_name": "idemproxy",
+            "statement_timeout": str(int(STATEMENT_SECONDS * 1000)),
+            "lock_timeout": str(int(LOCK_SECONDS * 1000)),
+            "idle_in_transaction_session_timeout": "5000",
+        },
+    )
+
+
+class PostgresStore:
+    def __init__(self, pool: asyncpg.Pool, timed: Timed, failed: Callable[[], None]) -> None:
+        self._pool = pool
+        self._timed = timed
+        self._failed = failed
+        self._tasks = Tasks()
+        self._sql = queries.load()
+        self._claims = Batcher(
+            "claim", self._run_claims, tasks=self._tasks, max_items=BATCH_ITEMS, late=self._give_back
+        )
+        self._take_overs = Batcher(
+            "take_over", self._run_take_overs, tasks=self._tasks, max_items=BATCH_ITEMS, late=self._give_back_taken
+        )
+        self._completions = Batcher(
+            "complete",
+            self._run_completions,
+            tasks=self._tasks,
+            max_items=BATCH_ITEMS,
+            size=lambda item: len(item[1].body),
+            max_size=BATCH_BYTES,
+        )
+        self._renewals = Batcher("renew", self._run_renewals, tasks=self._tasks, max_items=BATCH_ITEMS)
+        self._unknowns = Batcher("mark_unknown", self._run_unknowns, tasks=self._tasks, max_items=BATCH_ITEMS)
+        self._releases = Batcher("release", self._run_releases, tasks=self._tasks, max_items=BATCH_ITEMS)
+
+    async def close(self) -> None:
+        """What still runs is given a moment; then its connections are cut."""
+        await self._tasks.finished(CALL_SECONDS)
+        await self._tasks.cancel()
+        with contextlib.suppress(asyncpg.InterfaceError, OSError):
+            try:
+                await asyncio.wait_for(self._pool.close(), CALL_SECONDS)
+            except TimeoutError:
+                self._pool.terminate()
+
+    # The calls: one item each, batched behind the scenes.
+
+    async def claim(self, claim: Claim) -> Found:
+        try:
+            return await self._bounded(self._claims.submit(claim))
+        except StoreUnavailable:
+            self._release_later(claim)
+            raise
+
+    async def take_over(self, claim: Claim, seen: bytes) -> Found:
+        return await self._bounded(self._take_overs.submit((claim, seen)))
+
+    async def renew(self, lease: Lease) -> bool:
+        return await self._bounded(self._renewals.submit(lease))
+
+    async def complete(self, lease: Lease, answer: Answer, *, kept: bool) -> bool:
+        return await self._bounded(self._completions.submit((lease, answer, kept)))
+
+    async def mark_unknown(self, lease: Lease) -> bool:
+        return await self._bounded(self._unknowns.submit(lease))
+
+    async def release(self, lease: Lease) -> bool:
+        return await self._bounded(self._releases.submit(lease))
+
+    async def ready(self) -> bool:
+        """Whether the store answers right now, and is writable."""
+        try:
+            async with asyncio.timeout(1.0), self._pool.acquire(timeout=ACQUIRE_SECONDS) as connection:
+                return not await connection.fetchval("SELECT pg_is_in_recovery()")
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            return False
+
+    async def _bounded(self, future: asyncio.Future[T]) -> T:
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                return await future
+        except TimeoutError as late:
+            raise StoreUnavailable("the store did not answer in time") from late
+
+    # A claim that nobody waits for any more must not block its key: it is given back as soon as it can be.
+
+    def _give_back(self, claim: Claim, found: Found) -> None:
+        if isinstance(found, Lease):
+            self._release_later(claim)
+
+    def _give_back_taken(self, item: tuple[Claim, bytes], found: Found) -> None:
+        """A record taken over for nobody stays as it is: its outcome was unknown before and is so still."""
+
+    def _release_later(self, claim: Claim) -> None:
+        self._tasks.spawn(self._release_until_lapsed(Lease(claim, attempt=1)), "release an abandoned claim")
+
+    async def _release_until_lapsed(self, lease: Lease) -> None:
+        give_up = time.monotonic() + lease.claim.lease_seconds
+        while time.monotonic() < give_up:
+            with contextlib.suppress(StoreUnavailable):
+                await self._releases.submit(lease)
+                return
+            await asyncio.sleep(1)
+
+    # The batches: one statement for many items, sorted by id.
+
+    async def _run_claims(self, claims: Sequence[Claim]) -> Sequence[Found]:
+        won: dict[bytes, int] = {}
+        found: dict[bytes, Found] = {}
+        missing = sorted(claims, key=lambda claim: claim.id)
+        for _ in range(READ_TRIES):
+            rows = await self._execute("claim", *_claim_columns(missing))
+            won.update((row["token"], 1) for row in rows)
+            missing = [claim for claim in missing if claim.token not in won]
+            missing = await self._read(missing, found)
+            if not missing:
+                return [
+                    Lease(claim, 1) if claim.token in won else found[claim.token] for claim in claims
+                ]
+        raise StoreUnavailable("the record changed under every try to read it")
+
+    async def _run_take_overs(self, items: Sequence[tuple[Claim, bytes]]) -> Sequence[Found]:
+        ordered = sorted(items, key=lambda item: item[0].id)
+        claims = [claim for claim, _ in ordered]
+        rows = await self._execute("take_over", *_claim_columns(claims), [seen for _, seen in ordered])
+        won = {row["token"]: row["attempt"] for row in rows}
+        found: dict[bytes, Found] = {}
+        gone = await self._read([claim for claim in claims if claim.token not in won], found)
+        if gone:  # released or swept in the meantime: claim them like any other
+            for claim, state in zip(gone, await self._run_claims(gone), strict=True):
+                found[claim.token] = state
+        return [
+            Lease(claim, won[claim.token]) if claim.token in won else found[claim.token] for claim, _ in items
+        ]
+
+    async def _read(self, claims: Sequence[Claim], found: dict[bytes, Found]) -> list[Claim]:
+        """Fill `found` by token; give back the claims that have no record."""
+        if not claims:
+            return []
+        rows = await self._execute(
+            "read",
+            list(range(len(claims))),
+            [claim.id.key for claim in claims],
+            [claim.id.scope for claim in claims],
+            [claim.id.route for claim in claims],
+        )
+        for row in rows:
+            claim = claims[row["n"]]
+            found[claim.token] = _fact(row, claim)
+        return [claim for claim in claims if claim.token not in found]
+
+    async def _run_renewals(self, leases: Sequence[Lease]) -> Sequence[bool]:
+        return await self._change("renew", leases, lambda ordered: _timed_columns(ordered))
+
+    async def _run_unknowns(self, leases: Sequence[Lease]) -> Sequence[bool]:
+        return await self._change("mark_unknown", leases, lambda ordered: _timed_columns(ordered))
+
+    async def _run_releases(self, leases: Sequence[Lease]) -> Sequence[bool]:
+        return await self._change("release", leases, lambda ordered: _lease_columns(ordered))
+
+    async def _run_completions(self, items: Sequence[tuple[Lease, Answer, bool]]) -> Sequence[bool]:
+        ordered = sorted(items, key=lambda item: item[0].claim.id)
+        rows = await self._execute(
+            "complete",
+            *_lease_columns([lease for lease, _, _ in ordered]),
+            [lease.claim.ttl_seconds for lease, _, _ in ordered],
+            [answer.status for _, answer, _ in ordered],
+            [header_lines.encode(answer.headers) if kept else None for _, answer, kept in ordered],
+            [answer.body if kept else None for _, answer, kept in ordered],
+        )
+        done = {row["token"] for row in rows}
+        return [lease.claim.token in done for lease, _, _ in items]
+
+    async def _change(
+        self, name: str, leases: Sequence[Lease], columns: Callable[[Sequence[Lease]], list[list[Any]]]
+    ) -> Sequence[bool]:
+        rows = await self._execute(name, *columns(sorted(leases, key=lambda lease: lease.claim.id)))
+        done = {row["token"] for row in rows}
+        return [lease.claim.token in done for lease in leases]
+
+    async def _execute(self, name: str, *columns: list[Any]) -> list[asyncpg.Record]:
+        """Run one statement, again on another connection while there is time. Its effects are the same twice."""
+        statement = self._sql[name]
+        give_up = time.monotonic() + STATEMENT_SECONDS
+        while True:
+            started = time.monotonic()
+            try:
+                rows = await self._once(statement, columns)
+            except (*BAD_DATA, ValueError) as bad:
+                raise BadItem(f"{name}: {type(bad).__name__}") from bad
+            except (*LOST_CONNECTION, *BUSY) as failure:
+                self._failed()
+                if time.monotonic() + RETRY_PAUSE_SECONDS >= give_up:
+                    raise StoreUnavailable(f"{name}: {type(failure).__name__}") from failure
+                await asyncio.sleep(RETRY_PAUSE_SECONDS)
+            except asyncpg.PostgresError as failure:
+                self._failed()
+                raise StoreUnavailable(f"{name}: {failure.sqlstate}") from failure
+            else:
+                self._timed(name, time.monotonic() - started, len(columns[0]))
+                return rows
+
+    async def _once(self, statement: str, columns: Sequence[list[Any]]) -> list[asyncpg.Record]:
+        connection = await self._pool.acquire(timeout=ACQUIRE_SECONDS)
+        try:
+            return await connection.fetch(statement, *columns)
+        except LOST_CONNECTION as failure:
+            if not isinstance(failure, ValueError):  # an argument that cannot be encoded leaves the connection sound
+                connection.terminate()
+            raise
+        finally:
+            await self._pool.release(connection, timeout=ACQUIRE_SECONDS)
+
+
+def _claim_columns(claims: Sequence[Claim]) -> list[list[Any]]:
+    return [
+        [claim.id.key for claim in claims],
+        [claim.id.scope for claim in claims],
+        [claim.id.route for claim in claims],
+        [claim.fingerprint for claim in claims],
+        [claim.token for claim in claims],
+        [claim.lease_seconds for claim in claims],
+        [claim.ttl_seconds for claim in claims],
+    ]
+
+
+def _lease_columns(leases: Sequence[Lease]) -> list[list[Any]]:
+    return [
+        [lease.claim.id.key for lease in leases],
+        [lease.claim.id.scope for lease in leases],
+        [lease.claim.id.route for lease in leases],
+        [lease.claim.token for lease in leases],
+    ]
+
+
+def _timed_columns(leases: Sequence[Lease]) -> list[list[Any]]:
+    return [
+        *_lease_columns(leases),
+        [lease.claim.lease_seconds for lease in leases],
+        [lease.claim.ttl_seconds for lease in leases],
+    ]
+
+
+def _fact(row: asyncpg.Record, claim: Claim) -> Found:
+    token, fingerprint = row["token"], row["fingerprint"]
+    if token == claim.token and row["state"] == "claimed":
+        return Lease(claim, row["attempt"])  # the commit was in doubt: it had been made
+    if row["expired_since"] >= 0:
+        return Expired(token, row["expired_since"])
+    if row["state"] == "completed":
+        return Completed(token, fingerprint, row["status"], _answer(row))
+    kind = Running if row["state"] == "claimed" else Unknown
+    return kind(token, fingerprint, row["lapsed"], row["lease_left"])
+
+
+def _answer(row: asyncpg.Record) -> Answer | None:
+    if row["body"] is None:
+        return None
+    status = row["status"]
+    return Answer(status, reason(status), header_lines.decode(row["headers"]), row["body"])

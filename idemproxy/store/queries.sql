@@ -1,0 +1,105 @@
+-- Every statement of the store. Each runs by itself (autocommit) and takes whole batches as arrays, sorted by id, so
+-- that two replicas lock rows in one order. The database's clock alone decides what has lapsed or expired.
+-- All of them stay within what a table distributed by key can do: no sequence, no ctid, no FOR UPDATE in the sweep.
+
+-- name: claim
+-- Insert the claims whose ids are free; give back the tokens of those that won.
+INSERT INTO idemproxy.records
+    (key, scope, route, fingerprint, state, token, attempt, claimed_at, lease_until, expires_at)
+SELECT key, scope, route, fingerprint, 'claimed', token, 1, now(),
+       now() + lease * interval '1 second', now() + (lease + ttl) * interval '1 second'
+  FROM unnest($1::text[], $2::bytea[], $3::text[], $4::bytea[], $5::bytea[], $6::float8[], $7::float8[])
+       AS wish (key, scope, route, fingerprint, token, lease, ttl)
+ON CONFLICT (key, scope, route) DO NOTHING
+RETURNING token;
+
+-- name: read
+-- What is there under these ids. A second statement after the claim, because one that inserts and reads at once
+-- does not see a winner that committed in between.
+SELECT wish.n, record.fingerprint, record.state, record.token, record.attempt,
+       record.lease_until <= now() AS lapsed,
+       extract(epoch FROM record.lease_until - now())::float8 AS lease_left,
+       extract(epoch FROM now() - record.expires_at)::float8 AS expired_since,
+       record.status, record.headers, record.body
+  FROM unnest($1::int[], $2::text[], $3::bytea[], $4::text[]) AS wish (n, key, scope, route)
+  JOIN idemproxy.records AS record
+    ON record.key = wish.key AND record.scope = wish.scope AND record.route = wish.route;
+
+-- name: take_over
+-- Claim records that have lapsed or expired and that still have the token the claimant saw. A lapsed one goes into
+-- its next attempt; an expired one begins anew.
+UPDATE idemproxy.records AS record
+   SET fingerprint = wish.fingerprint, state = 'claimed', token = wish.token,
+       attempt = CASE WHEN record.expires_at <= now() THEN 1 ELSE record.attempt + 1 END,
+       claimed_at = now(), settled_at = NULL, status = NULL, headers = NULL, body = NULL,
+       lease_until = now() + wish.lease * interval '1 second',
+       expires_at = now() + (wish.lease + wish.ttl) * interval '1 second'
+  FROM unnest($1::text[], $2::bytea[], $3::text[], $4::bytea[], $5::bytea[], $6::float8[], $7::float8[], $8::bytea[])
+       AS wish (key, scope, route, fingerprint, token, lease, ttl, seen)
+ WHERE record.key = wish.key AND record.scope = wish.scope AND record.route = wish.route
+   AND record.token = wish.seen
+   AND (record.expires_at <= now() OR (record.state <> 'completed' AND record.lease_until <= now()))
+RETURNING record.token, record.attempt;
+
+-- name: renew
+-- Extend leases that are still held.
+UPDATE idemproxy.records AS record
+   SET lease_until = now() + held.lease * interval '1 second',
+       expires_at = now() + (held.lease + held.ttl) * interval '1 second'
+  FROM unnest($1::text[], $2::bytea[], $3::text[], $4::bytea[], $5::float8[], $6::float8[])
+       AS held (key, scope, route, token, lease, ttl)
+ WHERE record.key = held.key AND record.scope = held.scope AND record.route = held.route
+   AND record.token = held.token AND record.state = 'claimed'
+RETURNING record.token;
+
+-- name: complete
+-- Store answers. Run again after a commit in doubt, it changes nothing: the token is the same and so is the answer.
+-- An owner whose lease lapsed unnoticed may still complete, as long as nobody else has taken over.
+UPDATE idemproxy.records AS record
+   SET state = 'completed', settled_at = now(), expires_at = now() + held.ttl * interval '1 second',
+       status = held.status, headers = held.headers, body = held.body
+  FROM unnest($1::text[], $2::bytea[], $3::text[], $4::bytea[], $5::float8[], $6::int[], $7::bytea[], $8::bytea[])
+       AS held (key, scope, route, token, ttl, status, headers, body)
+ WHERE record.key = held.key AND record.scope = held.scope AND record.route = held.route
+   AND record.token = held.token
+RETURNING record.token;
+
+-- name: mark_unknown
+-- The request was sent and no whole answer came. The lease runs on: until it lapses the upstream may be at work.
+UPDATE idemproxy.records AS record
+   SET state = 'unknown', settled_at = now(), expires_at = now() + (held.lease + held.ttl) * interval '1 second'
+  FROM unnest($1::text[], $2::bytea[], $3::text[], $4::bytea[], $5::float8[], $6::float8[])
+       AS held (key, scope, route, token, lease, ttl)
+ WHERE record.key = held.key AND record.scope = held.scope AND record.route = held.route
+   AND record.token = held.token AND record.state <> 'completed'
+RETURNING record.token;
+
+-- name: release
+-- Nothing happened upstream, or its answer is not kept: the key is free again.
+DELETE FROM idemproxy.records AS record
+ USING unnest($1::text[], $2::bytea[], $3::text[], $4::bytea[]) AS held (key, scope, route, token)
+ WHERE record.key = held.key AND record.scope = held.scope AND record.route = held.route
+   AND record.token = held.token AND record.state <> 'completed'
+RETURNING record.token;
+
+-- name: sweep
+-- Delete one batch of records whose time, and whose time as a tombstone, is over.
+DELETE FROM idemproxy.records
+ WHERE (key, scope, route) IN (
+           SELECT key, scope, route FROM idemproxy.records
+            WHERE expires_at <= now() - $1::float8 * interval '1 second'
+            ORDER BY expires_at LIMIT $2)
+   AND expires_at <= now() - $1::float8 * interval '1 second';
+
+-- name: strip
+-- Take the answers out of one batch of expired records that stay as tombstones.
+UPDATE idemproxy.records SET headers = NULL, body = NULL
+ WHERE (key, scope, route) IN (
+           SELECT key, scope, route FROM idemproxy.records
+            WHERE expires_at <= now() AND body IS NOT NULL
+            ORDER BY expires_at LIMIT $1)
+   AND expires_at <= now();
+
+-- name: sweep_lock
+-- One replica sweeps at a time. The lock ends with the transaction, so that it also works behind PgBouncer.
+SELECT pg_try_advisory_xact_lock(hashtextextended('idemproxy.sweep', 0));
