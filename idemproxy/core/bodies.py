@@ -61,7 +61,7 @@ def decoded(body: bytes, codings: list[bytes], limit: int) -> bytes | None:
 def _inflated(body: bytes, window: int, limit: int) -> bytes | None:
     inflater = zlib.decompressobj(window)
     try:
-        # One byte more than allowed shows that the limit is passed, and lets a full body reach its end mark.
+        # One byte more than allowed: a full body is sure to reach its end mark, and to zlib 0 means no bound.
         unfolded = inflater.decompress(body, limit + 1)
     except zlib.error:
         return None

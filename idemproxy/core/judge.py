@@ -71,9 +71,9 @@ def after_claim(found: Found, fingerprint: bytes, policy: Policy) -> Step:
         case _:
             assert_never(found)
     match found:
-        case Completed(answer=None):
-            return Refuse(Problem(Code.IDEMPOTENCY_RESPONSE_NOT_STORED, first_status=found.status))
-        case Completed(answer=answer):
+        case Completed(answer=answer, status=status):
+            if answer is None:
+                return Refuse(Problem(Code.IDEMPOTENCY_RESPONSE_NOT_STORED, first_status=status))
             return Replay(answer)
         case Running(lapsed=False):
             problem = Problem(Code.IDEMPOTENCY_IN_PROGRESS, retry_after=RETRY_RUNNING_SECONDS)

@@ -27,7 +27,10 @@ BUSY: tuple[type[BaseException], ...] = (
 )
 """The connection is sound, the statement was not carried out; it may succeed a moment later."""
 
+WORTH_ANOTHER_TRY = LOST_CONNECTION + BUSY
+
 BAD_DATA: tuple[type[BaseException], ...] = (
+    ValueError,  # an argument that the driver cannot encode
     asyncpg.DataError,
     asyncpg.IntegrityConstraintViolationError,
     asyncpg.ProgramLimitExceededError,

@@ -82,7 +82,7 @@ async def pending(connection: asyncpg.Connection) -> list[Migration]:
 
 async def migrate(connection: asyncpg.Connection) -> list[Migration]:
     """Apply what is pending, each file in a transaction of its own; give back what this call applied."""
-    mine = []
+    mine: list[Migration] = []
     give_up = time.monotonic() + LOCK_WAIT_SECONDS
     while True:
         async with connection.transaction():

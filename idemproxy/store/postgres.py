@@ -21,7 +21,7 @@ from idemproxy.core.replies import reason
 from idemproxy.ports import StoreUnavailable
 from idemproxy.store import queries
 from idemproxy.store.batch import BadItem, Batcher
-from idemproxy.store.errors import BAD_DATA, BUSY, LOST_CONNECTION
+from idemproxy.store.errors import BAD_DATA, LOST_CONNECTION, WORTH_ANOTHER_TRY
 from idemproxy.tasks import Tasks
 
 CALL_SECONDS = 1.8
@@ -77,9 +77,7 @@ class PostgresStore:
         self._claims = Batcher(
             "claim", self._run_claims, tasks=self._tasks, max_items=BATCH_ITEMS, late=self._give_back
         )
-        self._take_overs = Batcher(
-            "take_over", self._run_take_overs, tasks=self._tasks, max_items=BATCH_ITEMS, late=self._give_back_taken
-        )
+        self._take_overs = Batcher("take_over", self._run_take_overs, tasks=self._tasks, max_items=BATCH_ITEMS)
         self._completions = Batcher(
             "complete",
             self._run_completions,
@@ -147,9 +145,6 @@ class PostgresStore:
         if isinstance(found, Lease):
             self._release_later(claim)
 
-    def _give_back_taken(self, item: tuple[Claim, bytes], found: Found) -> None:
-        """A record taken over for nobody stays as it is: its outcome was unknown before and is so still."""
-
     def _release_later(self, claim: Claim) -> None:
         self._tasks.spawn(self._release_until_lapsed(Lease(claim, attempt=1)), "release an abandoned claim")
 
@@ -209,13 +204,13 @@ class PostgresStore:
         return [claim for claim in claims if claim.token not in found]
 
     async def _run_renewals(self, leases: Sequence[Lease]) -> Sequence[bool]:
-        return await self._change("renew", leases, lambda ordered: _timed_columns(ordered))
+        return await self._change("renew", leases, _timed_columns)
 
     async def _run_unknowns(self, leases: Sequence[Lease]) -> Sequence[bool]:
-        return await self._change("mark_unknown", leases, lambda ordered: _timed_columns(ordered))
+        return await self._change("mark_unknown", leases, _timed_columns)
 
     async def _run_releases(self, leases: Sequence[Lease]) -> Sequence[bool]:
-        return await self._change("release", leases, lambda ordered: _lease_columns(ordered))
+        return await self._change("release", leases, _lease_columns)
 
     async def _run_completions(self, items: Sequence[tuple[Lease, Answer, bool]]) -> Sequence[bool]:
         ordered = sorted(items, key=lambda item: item[0].claim.id)
@@ -245,9 +240,9 @@ class PostgresStore:
             started = time.monotonic()
             try:
                 rows = await self._once(statement, columns)
-            except (*BAD_DATA, ValueError) as bad:
+            except BAD_DATA as bad:
                 raise BadItem(f"{name}: {type(bad).__name__}") from bad
-            except (*LOST_CONNECTION, *BUSY) as failure:
+            except WORTH_ANOTHER_TRY as failure:
                 self._failed()
                 if time.monotonic() + RETRY_PAUSE_SECONDS >= give_up:
                     raise StoreUnavailable(f"{name}: {type(failure).__name__}") from failure

@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 import asyncpg
+from asyncpg.pool import PoolConnectionProxy
 
 from idemproxy.store import queries
 from idemproxy.store.postgres import ACQUIRE_SECONDS
@@ -16,7 +17,7 @@ SWEEP_BATCH = 1000
 """Small enough that a batch ends within milliseconds and no write waits for it."""
 
 
-async def sweep_once(connection: asyncpg.Connection, tombstone_seconds: float) -> int | None:
+async def sweep_once(connection: PoolConnectionProxy, tombstone_seconds: float) -> int | None:
     """Delete one batch; how many records went, or None when another replica is sweeping."""
     sql = queries.load()
     async with connection.transaction():

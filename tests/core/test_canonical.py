@@ -294,6 +294,7 @@ def test_only_the_included_places_count() -> None:
     assert including('[{"id":1,"t":1},{}]', "/*/id") == including('[{"id":1},{"t":2}]', "/*/id")
     assert including('[{"id":1},{}]', "/*/id") != including('[{},{"id":1}]', "/*/id")
     assert including('{"a":{"b":1}}', "/a/b") != including('{"a/b":1}', "/a~1b")
+    assert including('{"a/b":1}', "/a~1b", "/a~01b") != including('{"a~1b":1}', "/a~1b", "/a~01b")
     assert including('{"a":1}', "") != including('{"a":2}', "")
 
 

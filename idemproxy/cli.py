@@ -1,0 +1,214 @@
+"""The verbs of the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn
+
+import asyncpg
+import click
+import uvloop
+
+from idemproxy import __version__, settings
+from idemproxy.operator import logs
+from idemproxy.service import Service, StartError, bind, prepare_schema
+from idemproxy.settings import Settings, SettingsError
+from idemproxy.store.embedded import EmbeddedError, EmbeddedPostgres
+from idemproxy.store.migrate import MigrationError, migrate, pending
+from idemproxy.store.postgres import open_pool
+from idemproxy.store.sweep import sweep
+
+FAULT = 2
+"""The exit code for everything that the operator has to correct."""
+
+Command = Callable[..., Any]
+
+
+def setting_flags(command: Command) -> Command:
+    """Every setting as a flag, its help text from where it is declared."""
+    for name, field in reversed(Settings.model_fields.items()):
+        default = "" if field.is_required() or field.default is None else f" [default: {settings.shown_value(field.default)}]"
+        command = click.option(
+            f"--{name.replace('_', '-')}",
+            name,
+            metavar="VALUE",
+            help=f"{field.description}{default} ({settings.PREFIX}{name.upper()})",
+        )(command)
+    return command
+
+
+def load(flags: dict[str, str | None]) -> Settings:
+    try:
+        return settings.load(os.environ, {name: value for name, value in flags.items() if value is not None})
+    except SettingsError as wrong:
+        fail(wrong.faults)
+
+
+def fail(faults: list[str]) -> NoReturn:
+    for fault in faults:
+        click.echo(f"{click.style('error:', fg='red')} {fault}", err=True)
+    raise SystemExit(FAULT)
+
+
+def run_loop(main: Coroutine[Any, Any, int]) -> None:
+    try:
+        code = uvloop.run(main)
+    except (StartError, EmbeddedError, MigrationError) as failure:
+        fail([str(failure)])
+    except KeyboardInterrupt:
+        code = 130
+    raise SystemExit(code)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="idemproxy")
+def cli() -> None:
+    """An idempotency reverse proxy: it stands before an HTTP API, executes each write once, and answers every retry
+    itself, byte for byte.
+
+    \b
+    See it work:       idemproxy demo
+    Before your API:   IDEMPROXY_UPSTREAM=http://127.0.0.1:9000 idemproxy run
+    """
+
+
+@cli.command()
+@setting_flags
+def run(**flags: str | None) -> None:
+    """Run the proxy. Every flag can also be set in the environment."""
+    chosen = load(flags)
+    logs.set_up(chosen.log_format)
+
+    async def main() -> int:
+        async with Service(chosen) as service:
+            return await service.serve()
+
+    run_loop(main())
+
+
+@cli.command()
+@setting_flags
+def check(**flags: str | None) -> None:
+    """Check the configuration, the database and the ports, and print the effective settings."""
+    chosen = load(flags)
+    for name, value in chosen.shown().items():
+        click.echo(f"{name}={value}")
+
+    async def main() -> int:
+        for address, name in ((chosen.listen, "IDEMPROXY_LISTEN"), (chosen.admin_listen, "IDEMPROXY_ADMIN_LISTEN")):
+            bind(address, name).close()
+        if chosen.database_url is not None:
+            await prepare_schema(
+                chosen.database_url.get_secret_value(), chosen.model_copy(update={"auto_migrate": False})
+            )
+        click.echo(click.style("ok", fg="green"))
+        return 0
+
+    run_loop(main())
+
+
+def database_flags(command: Command) -> Command:
+    for name in ("data_dir", "database_url"):
+        command = click.option(
+            f"--{name.replace('_', '-')}",
+            name,
+            metavar="VALUE",
+            help=f"{Settings.model_fields[name].description} ({settings.PREFIX}{name.upper()})",
+        )(command)
+    return command
+
+
+def load_database(flags: dict[str, str | None]) -> Settings:
+    """The verbs that only need a database need no upstream."""
+    upstream = os.environ.get("IDEMPROXY_UPSTREAM", "http://127.0.0.1:9")
+    return load({**flags, "upstream": upstream})
+
+
+async def with_database(chosen: Settings, work: Callable[[str], Coroutine[Any, Any, int]]) -> int:
+    if chosen.database_url is not None:
+        return await work(chosen.database_url.get_secret_value())
+    embedded = await EmbeddedPostgres.start(chosen.data_dir)
+    try:
+        return await work(embedded.dsn)
+    finally:
+        await embedded.stop()
+
+
+@cli.command(name="migrate")
+@click.option("--check", "only_check", is_flag=True, help="Only tell what is pending; exit 1 if anything is.")
+@database_flags
+def migrate_verb(only_check: bool, **flags: str | None) -> None:
+    """Bring the database schema up to date. Safe to run from many replicas at once."""
+    chosen = load_database(flags)
+
+    async def work(dsn: str) -> int:
+        connection = await _connect(dsn)
+        try:
+            done = await (pending(connection) if only_check else migrate(connection))
+        finally:
+            await connection.close()
+        for migration in done:
+            click.echo(f"{'pending' if only_check else 'applied'} {migration.version:04d}_{migration.name}")
+        if not done:
+            click.echo("the schema is up to date")
+        return 1 if only_check and done else 0
+
+    run_loop(with_database(chosen, work))
+
+
+@cli.command(name="sweep")
+@database_flags
+def sweep_verb(**flags: str | None) -> None:
+    """Delete expired records now. The running proxy does this by itself."""
+    chosen = load_database(flags)
+
+    async def work(dsn: str) -> int:
+        await prepare_schema(dsn, chosen)
+        pool = await open_pool(dsn, chosen.database_statement_cache_size)
+        try:
+            click.echo(f"swept {await sweep(pool, chosen.tombstone_seconds)} expired records")
+        finally:
+            await pool.close()
+        return 0
+
+    run_loop(with_database(chosen, work))
+
+
+@cli.command()
+@click.option("--once", is_flag=True, help="Stop after the show instead of staying up.")
+@click.option("--listen", default="127.0.0.1:8080", show_default=True, help="Where the proxy listens, HOST:PORT.")
+def demo(once: bool, listen: str) -> None:
+    """See it work: an embedded Postgres, a small orders API, the proxy in front of it, and a tour."""
+    from idemproxy.demo.tour import show
+
+    logs.set_up("text")
+    run_loop(show(listen, stay=not once))
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the shell completion script: eval "$(idemproxy completion bash)"."""
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None  # noqa: S101 - the choice above names only shells that click knows
+    click.echo(kind(cli, {}, "idemproxy", "_IDEMPROXY_COMPLETE").source())
+
+
+@cli.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def healthcheck(arguments: tuple[str, ...]) -> None:
+    """Ask the running proxy whether it is ready: exit 0 or 1."""
+    from idemproxy.healthcheck import run as ask
+
+    raise SystemExit(ask(list(arguments)))
+
+
+async def _connect(dsn: str) -> asyncpg.Connection:
+    try:
+        return await asyncpg.connect(dsn, timeout=5)
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError, asyncio.TimeoutError) as failure:
+        raise StartError(f"the database cannot be reached ({failure}); check IDEMPROXY_DATABASE_URL") from failure

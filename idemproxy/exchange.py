@@ -1,0 +1,413 @@
+"""The guarded exchange: one request from its claim to its reply.
+
+    fingerprint -> claim -> after_claim -> forward -> after_answer -> settle -> reply
+
+Two promises can be seen on this page. Nothing is sent before a claim was won: `_carry_out` is the only place that
+calls the upstream, and it takes a lease. Nothing is answered before the outcome was settled: every reply to a first
+write is made after `_settle`. (An answer too large to be kept is passed on while it arrives, but its last piece is
+held back until it has been settled, so that no client sees the end of an answer that is not on record.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from idemproxy.core.fingerprint import LARGE_BODY, fingerprint
+from idemproxy.core.headers import to_client, to_store, to_upstream
+from idemproxy.core.identity import derived_key, wire_key
+from idemproxy.core.judge import (
+    Forward,
+    Refuse,
+    Replay,
+    Settlement,
+    TakeOver,
+    Wait,
+    after_answer,
+    after_claim,
+    after_loss,
+)
+from idemproxy.core.messages import Answer, Headers, Request, header_value
+from idemproxy.core.policy import ForwardKey, HeaderKey, Operation, Policy
+from idemproxy.core.problems import Code, Problem
+from idemproxy.core.record import Claim, Completed, Lease, RecordId
+from idemproxy.core.replies import STORED_FALSE, Reply, first_write, own_fields, refusal, replay
+from idemproxy.pipe import Pipe
+from idemproxy.ports import (
+    BodyLost,
+    Loss,
+    Lost,
+    NotSent,
+    Observer,
+    Opened,
+    Outcome,
+    Store,
+    StoreUnavailable,
+    Upstream,
+)
+from idemproxy.tasks import Tasks
+
+WAIT_PAUSES = (0.05, 0.1, 0.2, 0.5)
+"""Between looks at a write that runs on another replica: quick at first, then two reads a second per waiter."""
+MAX_TURNS = 8
+"""A record that changes hands more often than this while one request looks at it is not worth chasing."""
+STORE_RETRY_SECONDS = 1
+
+_LOSS_CODES = {
+    Loss.TIMEOUT: Code.UPSTREAM_TIMEOUT,
+    Loss.DISCONNECTED: Code.UPSTREAM_DISCONNECTED,
+    Loss.INVALID: Code.UPSTREAM_INVALID_RESPONSE,
+}
+
+_REFUSAL_OUTCOMES = {
+    Code.IDEMPOTENCY_CONFLICT: Outcome.CONFLICT,
+    Code.IDEMPOTENCY_IN_PROGRESS: Outcome.IN_PROGRESS,
+    Code.IDEMPOTENCY_OUTCOME_UNKNOWN: Outcome.UNKNOWN,
+    Code.IDEMPOTENCY_RESPONSE_NOT_STORED: Outcome.NOT_STORED,
+    Code.IDEMPOTENCY_KEY_EXPIRED: Outcome.EXPIRED,
+    Code.IDEMPOTENCY_STORE_UNAVAILABLE: Outcome.STORE_UNAVAILABLE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LiveReply:
+    """A reply whose body is still arriving. `length` is the upstream's Content-Length, None when it gave none."""
+
+    status: int
+    reason: bytes
+    headers: Headers
+    length: int | None
+    pipe: Pipe
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What the client gets, and the word for it in logs and metrics."""
+
+    outcome: Outcome
+    reply: Reply | LiveReply
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    upstream_timeout: float
+    max_request_bytes: int
+    max_stored_bytes: int
+
+
+class Exchange:
+    def __init__(self, store: Store, upstream: Upstream, observer: Observer, host: bytes, limits: Limits) -> None:
+        self._store = store
+        self._upstream = upstream
+        self._observer = observer
+        self._host = host
+        self._limits = limits
+        self.tasks = Tasks()
+        """The writes under way: each outlives its client's connection, and a drain waits for all of them."""
+        self.running: dict[RecordId, asyncio.Future[Heard]] = {}
+
+    async def guard(self, request: Request, operation: Operation, id: RecordId) -> Heard:
+        policy = operation.policy
+        claim = Claim(
+            id,
+            await self._fingerprint(request, policy),
+            os.urandom(16),
+            policy.lease_seconds,
+            policy.ttl_seconds,
+        )
+        try:
+            step = await self._decide(claim, policy)
+        except StoreUnavailable:
+            return _refused(Problem(Code.IDEMPOTENCY_STORE_UNAVAILABLE, retry_after=STORE_RETRY_SECONDS), id)
+        match step:
+            case Forward(lease=lease):
+                return await self._in_own_task(request, lease, policy)
+            case Replay(answer=answer):
+                return Heard(Outcome.REPLAY, replay(answer, id.key, policy))
+            case Refuse(problem=problem):
+                return _refused(problem, id)
+            case _:
+                assert_never(step)
+
+    async def _fingerprint(self, request: Request, policy: Policy) -> bytes:
+        limit = self._limits.max_request_bytes
+        large = len(request.body) >= LARGE_BODY or header_value(request.headers, b"content-encoding") is not None
+        if large:
+            return (await asyncio.to_thread(fingerprint, request, policy.rules, limit)).to_bytes()
+        return fingerprint(request, policy.rules, limit).to_bytes()
+
+    async def _decide(self, claim: Claim, policy: Policy) -> Forward | Replay | Refuse:
+        """Claim, and follow the judge until there is something to do for this request."""
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + policy.wait_seconds
+        looks = turns = 0
+        found = await self._store.claim(claim)
+        while True:
+            step = after_claim(found, claim.fingerprint, policy)
+            match step:
+                case TakeOver(seen=seen):
+                    turns += 1
+                    if turns > MAX_TURNS:
+                        raise StoreUnavailable("the record changes hands too often")
+                    found = await self._store.take_over(claim, seen)
+                case Wait(otherwise=problem):
+                    left = give_up - loop.time()
+                    if left <= 0:
+                        return Refuse(problem)
+                    pause = WAIT_PAUSES[min(looks, len(WAIT_PAUSES) - 1)]
+                    looks += 1
+                    await self._until_settled_here(claim.id, min(pause, left))
+                    found = await self._store.claim(claim)
+                case Forward() | Replay() | Refuse():
+                    return step
+                case _:
+                    assert_never(step)
+
+    async def _until_settled_here(self, id: RecordId, seconds: float) -> None:
+        """Wait; when the write runs in this process, no longer than it does."""
+        running = self.running.get(id)
+        if running is None:
+            await asyncio.sleep(seconds)
+        else:
+            await asyncio.wait({running}, timeout=seconds)
+
+    async def _in_own_task(self, request: Request, lease: Lease, policy: Policy) -> Heard:
+        id = lease.claim.id
+        heard: asyncio.Future[Heard] = asyncio.get_running_loop().create_future()
+        self.running[id] = heard
+        self._observer.claimed(lease.attempt)
+
+        async def carry_out() -> None:
+            renewal = _Renewal(self._store, lease, self.tasks, lambda: self._observer.lease_lost(id))
+            try:
+                await self._carry_out(request, lease, policy, heard)
+            finally:
+                renewal.stop()
+                if self.running.get(id) is heard:
+                    del self.running[id]
+                if not heard.done():
+                    heard.set_result(_refused(Problem(Code.INTERNAL_ERROR), id, Outcome.LOST))
+
+        self.tasks.spawn(carry_out(), "guarded write")
+        return await asyncio.shield(heard)
+
+    async def _carry_out(
+        self, request: Request, lease: Lease, policy: Policy, heard: asyncio.Future[Heard]
+    ) -> None:
+        """Forward the write, settle its outcome, then let the client hear it."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        sent = await self._upstream.send(
+            request.method,
+            request.target,
+            self._headers(request, lease, policy),
+            request.body,
+            timeout=self._limits.upstream_timeout,
+        )
+        match sent:
+            case NotSent():
+                await self._settle(lease, Settlement.RELEASE)
+                problem = Problem(Code.UPSTREAM_UNREACHABLE, retry_after=STORE_RETRY_SECONDS)
+                heard.set_result(_refused(problem, lease.claim.id, Outcome.NOT_SENT))
+            case Lost():
+                await self._lost(sent, lease, policy, heard)
+            case Opened():
+                try:
+                    pieces, whole = await self._collect(sent)
+                    if whole:
+                        self._observer.upstream_answered(loop.time() - started)
+                        await self._answered(sent, b"".join(pieces), lease, policy, heard)
+                    else:
+                        await self._pass_on(sent, pieces, lease, policy, heard)
+                except BodyLost as broken:
+                    await self._lost(broken.lost, lease, policy, heard)
+            case _:
+                assert_never(sent)
+
+    def _headers(self, request: Request, lease: Lease, policy: Policy) -> Headers:
+        id = lease.claim.id
+        own = own_names(policy)
+        source = next((key for key in policy.keys if isinstance(key, HeaderKey)), None)
+        name = source.name.encode() if source else b"Idempotency-Key"
+        key: tuple[bytes, bytes] | None = None
+        drop: bytes | None = None
+        match policy.forward_key:
+            case ForwardKey.SAME:
+                pass  # wherever the client put it, it goes along as it is
+            case ForwardKey.DERIVED:
+                key = (name, wire_key(derived_key(id)))
+            case ForwardKey.NONE:
+                drop = name.lower()
+            case _:
+                assert_never(policy.forward_key)
+        length = (b"Content-Length", str(len(request.body)).encode())
+        return to_upstream(request.headers, host=self._host, framing=length, own=own, key=key, drop_key=drop)
+
+    async def _collect(self, opened: Opened) -> tuple[list[bytes], bool]:
+        """Read the answer as far as it can be kept; False when there is more."""
+        pieces: list[bytes] = []
+        size = 0
+        while piece := await opened.body.read():
+            pieces.append(piece)
+            size += len(piece)
+            if size > self._limits.max_stored_bytes:
+                return pieces, False
+        return pieces, True
+
+    async def _answered(
+        self, opened: Opened, body: bytes, lease: Lease, policy: Policy, heard: asyncio.Future[Heard]
+    ) -> None:
+        id = lease.claim.id
+        answer = Answer(opened.status, opened.reason, to_client(opened.headers), body)
+        kept = replace(answer, headers=to_store(answer.headers))
+        settlement = after_answer(answer.status, policy)
+        stored = await self._settle(lease, settlement, kept)
+        if stored is None and settlement is Settlement.COMPLETE:
+            # Somebody took over while this owner was paused. One body for all clients: theirs, if it is there.
+            other = await self._other_answer(lease, kept, policy)
+            if other is not None:
+                heard.set_result(Heard(Outcome.REPLAY, other))
+                return
+            stored = False
+        reply = first_write(answer, id.key, stored=stored is not False)
+        heard.set_result(Heard(Outcome.FIRST_WRITE, reply))
+
+    async def _other_answer(self, lease: Lease, kept: Answer, policy: Policy) -> Reply | None:
+        try:
+            found = await self._store.claim(lease.claim)
+            if isinstance(found, Lease):  # the other owner has released it: this answer is the one to be kept
+                await self._store.complete(found, kept, kept=True)
+                return first_write(kept, lease.claim.id.key)
+        except StoreUnavailable:
+            return None
+        if isinstance(found, Completed) and found.answer is not None:
+            return replay(found.answer, lease.claim.id.key, policy)
+        return None
+
+    async def _pass_on(
+        self,
+        opened: Opened,
+        pieces: list[bytes],
+        lease: Lease,
+        policy: Policy,
+        heard: asyncio.Future[Heard],
+    ) -> None:
+        """An answer too large to be kept flows to the client; that it was given is remembered."""
+        pipe = Pipe()
+        headers = to_client(opened.headers) + own_fields(lease.claim.id.key, replay=False)
+        length = header_value(opened.headers, b"content-length")
+        live = LiveReply(
+            opened.status, opened.reason, headers + (STORED_FALSE,), int(length) if length else None, pipe
+        )
+        heard.set_result(Heard(Outcome.FIRST_WRITE, live))
+        last = pieces.pop()
+        try:
+            for piece in pieces:
+                await pipe.put(piece)
+            while piece := await opened.body.read():
+                await pipe.put(last)
+                last = piece
+        except BodyLost as broken:
+            await self._settle(lease, Settlement.MARK_UNKNOWN)
+            pipe.end(broken)
+            return
+        answer = Answer(opened.status, opened.reason, (), b"")
+        await self._settle(lease, after_answer(opened.status, policy), answer, kept=False)
+        await pipe.put(last)
+        pipe.end()
+
+    async def _lost(self, lost: Lost, lease: Lease, policy: Policy, heard: asyncio.Future[Heard]) -> None:
+        await self._settle(lease, Settlement.MARK_UNKNOWN)
+        problem = after_loss(_LOSS_CODES[lost.loss], lease, policy)
+        heard.set_result(_refused(problem, lease.claim.id, Outcome.LOST))
+
+    async def _settle(
+        self, lease: Lease, settlement: Settlement, answer: Answer | None = None, *, kept: bool = True
+    ) -> bool | None:
+        """True when it is on record, None when the lease was lost, False when settling goes on in the background."""
+        try:
+            settled = await self._settle_once(lease, settlement, answer, kept)
+        except StoreUnavailable:
+            self._observer.settle_failed(lease.claim.id)
+            self.tasks.spawn(self._settle_later(lease, settlement, answer, kept), "settle later")
+            return False
+        if not settled:
+            self._observer.lease_lost(lease.claim.id)
+        return True if settled else None
+
+    async def _settle_once(
+        self, lease: Lease, settlement: Settlement, answer: Answer | None, kept: bool
+    ) -> bool:
+        match settlement:
+            case Settlement.COMPLETE:
+                assert answer is not None  # noqa: S101 - only an answer completes
+                return await self._store.complete(lease, answer, kept=kept)
+            case Settlement.RELEASE:
+                return await self._store.release(lease)
+            case Settlement.MARK_UNKNOWN:
+                return await self._store.mark_unknown(lease)
+            case _:
+                assert_never(settlement)
+
+    async def _settle_later(
+        self, lease: Lease, settlement: Settlement, answer: Answer | None, kept: bool
+    ) -> None:
+        """Keep trying for a lease's length: after that, somebody else may own the record."""
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + lease.claim.lease_seconds
+        while loop.time() < give_up:
+            await asyncio.sleep(STORE_RETRY_SECONDS)
+            try:
+                await self._settle_once(lease, settlement, answer, kept)
+            except StoreUnavailable:
+                continue
+            return
+
+
+class _Renewal:
+    """Renews a lease while its owner works: at a third of its length, so that two tries may fail."""
+
+    def __init__(self, store: Store, lease: Lease, tasks: Tasks, lost: Callable[[], None]) -> None:
+        self._store = store
+        self._lease = lease
+        self._tasks = tasks
+        self._lost = lost
+        self._stopped = False
+        self._schedule()
+
+    def _schedule(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._lease.claim.lease_seconds / 3, self._due)
+
+    def _due(self) -> None:
+        self._tasks.spawn(self._renew(), "renew lease")
+
+    async def _renew(self) -> None:
+        try:
+            held = await self._store.renew(self._lease)
+        except StoreUnavailable:
+            held = True  # not known to be lost; the next try may succeed
+        if self._stopped:
+            return
+        if held:
+            self._schedule()
+        else:
+            self._lost()
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._timer.cancel()
+
+
+def own_names(policy: Policy) -> frozenset[bytes]:
+    """The lower-case names of the headers that carry the key and the scope."""
+    names = {source.name.lower().encode() for source in policy.keys if isinstance(source, HeaderKey)}
+    scope = getattr(policy.scope_from, "name", None)
+    return frozenset(names | ({scope.lower().encode()} if scope else set()))
+
+
+def _refused(problem: Problem, id: RecordId, outcome: Outcome | None = None) -> Heard:
+    return Heard(outcome or _REFUSAL_OUTCOMES[problem.code], refusal(problem, id.key))

@@ -1,0 +1,1 @@
+"""What operators see and steer: metrics, logs, the operator port."""

@@ -1,0 +1,36 @@
+"""The operator port: health and metrics. Never on the clients' port, so that no path of the API is shadowed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from idemproxy.operator.metrics import Metrics
+
+Ready = Callable[[], Awaitable[str | None]]
+"""None when requests can be served, else the reason why not."""
+
+
+def application(metrics: Metrics, ready: Ready) -> web.Application:
+    async def livez(_: web.Request) -> web.Response:
+        # The loop answers, so the process lives. Never asks the store: restarting would not bring that back.
+        return web.Response(text="ok\n")
+
+    async def readyz(_: web.Request) -> web.Response:
+        reason = await ready()
+        if reason is None:
+            return web.Response(text="ok\n")
+        return web.Response(status=503, text=f"{reason}\n")
+
+    async def show_metrics(_: web.Request) -> web.Response:
+        body = generate_latest(metrics.registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.router.add_get("/livez", livez)
+    app.router.add_get("/healthz", livez)
+    app.router.add_get("/readyz", readyz)
+    app.router.add_get("/metrics", show_metrics)
+    return app

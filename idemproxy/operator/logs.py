@@ -1,0 +1,90 @@
+"""Log lines: JSON for machines, one readable line for people. No key, credential or body is ever in one."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+
+import orjson
+
+from idemproxy.core.identity import key_hash
+from idemproxy.core.record import RecordId
+from idemproxy.operator.metrics import Metrics
+from idemproxy.ports import Outcome
+
+log = logging.getLogger("idemproxy")
+
+_COLOURS = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m"}
+
+
+class JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+        }
+        line.update(getattr(record, "fields", {}))
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(line).decode()
+
+
+class TextFormatter(logging.Formatter):
+    def __init__(self, *, colour: bool) -> None:
+        super().__init__()
+        self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
+        fields = " ".join(f"{name}={value}" for name, value in getattr(record, "fields", {}).items())
+        text = f"{at} {record.getMessage()} {fields}".rstrip()
+        if record.levelno >= logging.WARNING:
+            text = f"{at} {record.levelname.lower()}: {record.getMessage()} {fields}".rstrip()
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        colour = _COLOURS.get(record.levelname) if self._colour else None
+        return f"{colour}{text}\x1b[0m" if colour else text
+
+
+def set_up(log_format: str) -> None:
+    """`auto` means text on a terminal, JSON elsewhere."""
+    terminal = sys.stderr.isatty()
+    handler = logging.StreamHandler(sys.stderr)
+    text = log_format == "text" or (log_format == "auto" and terminal)
+    handler.setFormatter(TextFormatter(colour=terminal) if text else JsonFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    log.setLevel(logging.INFO)
+
+
+class Reporter:
+    """The exchange's observer: counts, and one line per guarded exchange."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def claimed(self, attempt: int) -> None:
+        self._metrics.claimed(attempt)
+
+    def upstream_answered(self, seconds: float) -> None:
+        self._metrics.upstream_seconds.observe(seconds)
+
+    def lease_lost(self, id: RecordId) -> None:
+        self._metrics.lease_losses.inc()
+        log.warning("lease lost: another owner has this key now", extra={"fields": {"key": key_hash(id.key)}})
+
+    def settle_failed(self, id: RecordId) -> None:
+        self._metrics.settle_failures.inc()
+        log.error("outcome not stored yet, trying on", extra={"fields": {"key": key_hash(id.key)}})
+
+    def finished(self, outcome: Outcome, method: str, id: RecordId | None, status: int, seconds: float) -> None:
+        self._metrics.exchange(outcome, seconds)
+        if log.isEnabledFor(logging.INFO):
+            fields = {"outcome": outcome.value, "method": method, "status": status, "ms": round(seconds * 1000, 1)}
+            if id is not None:
+                fields["key"] = key_hash(id.key)
+                fields["scope"] = id.scope.hex()[:12]
+            log.info("exchange", extra={"fields": fields})

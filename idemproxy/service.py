@@ -1,0 +1,272 @@
+"""The composition root: opens everything in order, serves, and closes it in the opposite order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from contextlib import AsyncExitStack
+from typing import Any
+
+import asyncpg
+import orjson
+from aiohttp import web
+
+from idemproxy import __version__
+from idemproxy.core.identity import concrete_route
+from idemproxy.core.policy import Operation
+from idemproxy.edge.server import DataServer
+from idemproxy.edge.upstream import HttpUpstream, Origin
+from idemproxy.exchange import Exchange, Limits
+from idemproxy.operator.admin import application
+from idemproxy.operator.logs import Reporter
+from idemproxy.operator.metrics import Metrics
+from idemproxy.settings import Settings, split_list
+from idemproxy.store.embedded import EmbeddedError, EmbeddedPostgres
+from idemproxy.store.migrate import MigrationError, migrate, require_current
+from idemproxy.store.postgres import PostgresStore, open_pool
+from idemproxy.store.sweep import sweep_forever
+from idemproxy.tasks import Tasks
+
+log = logging.getLogger("idemproxy")
+
+CONNECT_SECONDS = 5.0
+
+
+class StartError(Exception):
+    """The service cannot start; the message is one line and says what to do."""
+
+
+class Service:
+    """A running proxy. `async with Service(settings) as service:` serves until it is left."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._stack = AsyncExitStack()
+        self._draining = False
+        self._hurry = asyncio.Event()
+        self.metrics = Metrics()
+        self.tasks = Tasks()
+
+    async def __aenter__(self) -> Service:
+        try:
+            await self._open()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def _open(self) -> None:
+        settings = self._settings
+        dsn = await self._database()
+        await prepare_schema(dsn, settings)
+        try:
+            self.pool = await open_pool(dsn, settings.database_statement_cache_size)
+        except (asyncpg.PostgresError, OSError) as failure:
+            raise StartError(f"the database cannot be reached: {_one_line(failure)}") from failure
+        self.store = PostgresStore(self.pool, self.metrics.statement, self.metrics.store_failed)
+        self._stack.push_async_callback(self.store.close)
+
+        origin = Origin.parse(settings.upstream)
+        upstream = HttpUpstream(origin)
+        self._stack.push_async_callback(upstream.close)
+        reporter = Reporter(self.metrics)
+        limits = Limits(
+            settings.upstream_timeout_seconds, settings.max_request_bytes, settings.max_stored_bytes
+        )
+        self.exchange = Exchange(self.store, upstream, reporter, origin.authority, limits)
+        self.metrics.in_flight.set_function(lambda: len(self.exchange.running))
+        self.data = DataServer(
+            match(settings),
+            self.exchange,
+            upstream,
+            reporter,
+            host=origin.authority,
+            upstream_timeout=settings.upstream_timeout_seconds,
+            max_request_bytes=settings.max_request_bytes,
+            published={b"/.well-known/idempotency": describe(settings)},
+        )
+        self.tasks.spawn(
+            sweep_forever(self.pool, settings.tombstone_seconds, settings.sweep_interval_seconds), "sweep"
+        )
+        self._stack.push_async_callback(self.tasks.cancel)
+        await self._listen_admin()
+        await self._listen_data()
+
+    async def _database(self) -> str:
+        settings = self._settings
+        if settings.database_url is not None:
+            return settings.database_url.get_secret_value()
+        try:
+            embedded = await EmbeddedPostgres.start(settings.data_dir)
+        except EmbeddedError as failure:
+            raise StartError(str(failure)) from failure
+        self._stack.push_async_callback(embedded.stop)
+        log.warning(
+            "embedded Postgres %s in %s: this store is NOT shared between replicas; set IDEMPROXY_DATABASE_URL for more",
+            embedded.version,
+            settings.data_dir,
+        )
+        return embedded.dsn
+
+    async def _listen_admin(self) -> None:
+        runner = web.AppRunner(application(self.metrics, self._ready), access_log=None, handle_signals=False)
+        await runner.setup()
+        self._stack.push_async_callback(runner.cleanup)
+        listener = bind(self._settings.admin_listen, "IDEMPROXY_ADMIN_LISTEN")
+        self.admin_port = listener.getsockname()[1]
+        await web.SockSite(runner, listener).start()
+
+    async def _listen_data(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = self.data.protocol_factory()
+        listener = bind(self._settings.listen, "IDEMPROXY_LISTEN")
+        self.port = listener.getsockname()[1]
+        self._listener = await loop.create_server(self._server, sock=listener, backlog=1024)
+        self._stack.push_async_callback(self._close_data)
+
+    async def _close_data(self) -> None:
+        self._listener.close()
+        self._server.pre_shutdown()
+        await self._server.shutdown(1.0)
+        await self.exchange.tasks.cancel()
+
+    async def _ready(self) -> str | None:
+        if self._draining:
+            return "draining"
+        return None if await self.store.ready() else "the store cannot be reached"
+
+    async def serve(self) -> int:
+        """Serve until SIGTERM or SIGINT, then drain; the exit code tells whether anything was cut off."""
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+
+        def on_signal() -> None:
+            if stop.is_set():
+                self._hurry.set()
+            stop.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, on_signal)
+        log.info("idemproxy %s before %s on %s", __version__, self._settings.upstream, self._settings.listen)
+        await stop.wait()
+        return 0 if await self.drain() else 1
+
+    async def drain(self) -> bool:
+        """Not ready, accept for the delay, then finish what is under way. False when something was cut off."""
+        self._draining = True
+        log.info("draining")
+        await self._unless_hurried(asyncio.sleep(self._settings.drain_delay_seconds))
+        self.data.closing = True
+        self._listener.close()
+        self._server.pre_shutdown()
+        await self._unless_hurried(self._finished(), self._settings.drain_seconds)
+        left = len(self.exchange.running)
+        if left:
+            log.error("%d guarded writes were cut off; their keys stay taken until their leases lapse", left)
+        return left == 0
+
+    async def _finished(self) -> None:
+        while self.exchange.tasks or self.data.active:
+            await self.exchange.tasks.finished(1.0)
+            await asyncio.sleep(0.01)
+
+    async def _unless_hurried(self, what: Any, timeout: float | None = None) -> None:
+        hurry = self.tasks.spawn(self._hurry.wait(), "second signal")
+        task = self.tasks.spawn(what, "drain")
+        await asyncio.wait({hurry, task}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        for left in (hurry, task):
+            left.cancel()
+        await asyncio.gather(hurry, task, return_exceptions=True)
+
+
+def match(settings: Settings) -> Any:
+    """Without a contract: the guarded methods, each path a route of its own."""
+    policy = settings.policy()
+    guarded = frozenset(split_list(settings.methods))
+
+    def operation(method: str, path: bytes) -> Operation | None:
+        return Operation(concrete_route(method, path), policy) if method in guarded else None
+
+    return operation
+
+
+def describe(settings: Settings) -> bytes:
+    """What a client may know of how its writes are guarded: served at /.well-known/idempotency."""
+    return orjson.dumps(
+        {
+            "idemproxy": __version__,
+            "methods": split_list(settings.methods),
+            "key": {
+                "from": split_list(settings.key_from),
+                "required": settings.key_required,
+                "max_length": settings.key_max_length,
+            },
+            "scope": settings.scope,
+            "ttl_seconds": settings.ttl_seconds,
+            "replay": {"header": "Idempotency-Replay", "status": settings.replay_status.value},
+            "in_flight": settings.in_flight.value,
+            "on_unknown": settings.on_unknown.value,
+            "store": split_list(settings.store),
+            "max_request_bytes": settings.max_request_bytes,
+        },
+        option=orjson.OPT_INDENT_2,
+    )
+
+
+def bind(address: str, setting: str) -> socket.socket:
+    """A listening socket's address, or one clear line when it cannot be had."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    try:
+        family, kind, _, _, where = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(where)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as failure:
+        raise StartError(
+            f"{setting}: cannot listen on {address} ({failure.strerror}); stop what uses it or choose another port"
+        ) from failure
+    return listener
+
+
+async def prepare_schema(dsn: str, settings: Settings) -> None:
+    """Check durability, and migrate or insist on a current schema."""
+    try:
+        connection = await asyncpg.connect(
+            dsn, timeout=CONNECT_SECONDS, statement_cache_size=settings.database_statement_cache_size
+        )
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError) as failure:
+        raise StartError(
+            f"IDEMPROXY_DATABASE_URL: the database cannot be reached ({_one_line(failure)}); check host, port, "
+            "name and password"
+        ) from failure
+    try:
+        if await connection.fetchval("SHOW synchronous_commit") == "off":
+            raise StartError(
+                "IDEMPROXY_DATABASE_URL: synchronous_commit is off for this role or database, so that acknowledged "
+                "claims can be lost and writes could run twice; turn it on"
+            )
+        if settings.migrates:
+            for done in await migrate(connection):
+                log.info("applied migration %04d_%s", done.version, done.name)
+        else:
+            await require_current(connection)
+    except MigrationError as failure:
+        raise StartError(str(failure)) from failure
+    except asyncpg.PostgresError as failure:
+        raise StartError(f"the database refused to be prepared: {_one_line(failure)}") from failure
+    finally:
+        await connection.close(timeout=CONNECT_SECONDS)
+
+
+def _one_line(failure: BaseException) -> str:
+    return (str(failure).splitlines() or [type(failure).__name__])[0]

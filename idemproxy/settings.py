@@ -1,0 +1,366 @@
+"""Every setting: an environment variable IDEMPROXY_NAME and a flag --name of `idemproxy run`. Flags win.
+
+Each is documented where it is declared; docs/settings.md is generated from this page. All faults are found before
+any is reported, and each is one line that says what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from pydantic import AfterValidator, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from idemproxy.core.canonical import parse_pointer
+from idemproxy.core.fingerprint import FingerprintRules
+from idemproxy.core.policy import (
+    ForwardKey,
+    FormKey,
+    GlobalScope,
+    HeaderKey,
+    HeaderScope,
+    InFlight,
+    JsonKey,
+    KeySource,
+    OnUnknown,
+    Policy,
+    QueryKey,
+    ReplayStatus,
+    ScopeSource,
+)
+from idemproxy.edge.upstream import Origin
+
+PREFIX = "IDEMPROXY_"
+SECRETS = ("database_url",)
+MIN_LEASE_SECONDS = 6.0
+"""A lease is renewed every third of its length, and one renewal may take the 1.8 s that a store call is given."""
+MAX_STORED_LIMIT = 256 * 1024 * 1024
+"""A value of Postgres' bytea type travels as one message; beyond this, sizes stop being practical."""
+
+_TOKEN = set("!#$%&'*+-.^_`|~") | set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
+
+
+class SettingsError(Exception):
+    """Everything that is wrong with the configuration, one line each."""
+
+    def __init__(self, faults: list[str]) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = faults
+
+
+def _upstream(value: str) -> str:
+    Origin.parse(value)
+    return value
+
+
+def _address(value: str) -> str:
+    host, colon, port = value.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{value!r} is not HOST:PORT; write for instance 127.0.0.1:8080 or [::]:8080")
+    return value
+
+
+def _key_from(value: str) -> str:
+    parse_key_sources(value)
+    return value
+
+
+def _scope_from(value: str) -> str:
+    parse_scope_source(value)
+    return value
+
+
+def _pointers(value: str) -> str:
+    parse_pointers(value)
+    return value
+
+
+def _methods(value: str) -> str:
+    names = split_list(value)
+    if not names or not all(name.isalpha() and name.isupper() for name in names):
+        raise ValueError("write methods in capitals with commas between them, for instance POST,PATCH")
+    safe = sorted(set(names) & {"GET", "HEAD", "OPTIONS", "TRACE"})
+    if safe:
+        raise ValueError(f"{', '.join(safe)} only read and are never guarded; leave them out")
+    return value
+
+
+def _store(value: str) -> str:
+    parse_store(value)
+    return value
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
+
+    upstream: Annotated[str, AfterValidator(_upstream)] = Field(
+        description="Base URL of the API behind the proxy, for instance http://127.0.0.1:9000. Required."
+    )
+    listen: Annotated[str, AfterValidator(_address)] = Field(
+        "127.0.0.1:8080", description="Where clients connect, as HOST:PORT."
+    )
+    admin_listen: Annotated[str, AfterValidator(_address)] = Field(
+        "127.0.0.1:8081", description="The operator port: health and metrics, as HOST:PORT."
+    )
+    database_url: SecretStr | None = Field(
+        None,
+        description="postgresql:// URL of the store. Without it, an embedded Postgres is kept in DATA_DIR: good for "
+        "trying out and for a single instance, not shared between replicas.",
+    )
+    data_dir: Path = Field(Path(".idemproxy"), description="Where the embedded Postgres keeps its data.")
+    auto_migrate: bool | None = Field(
+        None,
+        description="Apply pending migrations at start. Default: true with the embedded Postgres, false with "
+        "DATABASE_URL (run `idemproxy migrate` there).",
+    )
+    database_statement_cache_size: Annotated[int, Field(ge=0, le=1000)] = Field(
+        100, description="Prepared statements kept per connection. Set 0 behind PgBouncer in transaction mode."
+    )
+    methods: Annotated[str, AfterValidator(_methods)] = Field(
+        "POST,PATCH", description="Methods that are guarded when they carry a key; everything else streams through."
+    )
+    key_from: Annotated[str, AfterValidator(_key_from)] = Field(
+        "header:Idempotency-Key",
+        description="Where the key is looked for, first found wins: a comma-separated list of header:NAME, "
+        "query:NAME, json:/pointer, form:NAME.",
+    )
+    key_required: bool = Field(False, description="Refuse a guarded method that carries no key.")
+    key_max_length: Annotated[int, Field(ge=1, le=255)] = Field(255, description="Longest key accepted.")
+    scope: Literal["account", "user", "tenant", "global"] = Field(
+        "account", description="What a scope stands for: keys of one scope are never seen by another."
+    )
+    scope_from: Annotated[str, AfterValidator(_scope_from)] = Field(
+        "header:Authorization",
+        description="What tells callers apart: header:NAME (stored only as a hash; header:NAME? makes it optional, "
+        "callers without it share the anonymous scope), or global.",
+    )
+    ttl_seconds: Annotated[float, Field(gt=0, le=31_536_000)] = Field(
+        86400, description="How long an answer is replayed, counted from the answer."
+    )
+    lease_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
+        30,
+        description="How long a claim holds without a sign of life. Renewed every third of it while the owner works.",
+    )
+    upstream_timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
+        60, description="How long the upstream may take for the head of its answer, and for each further piece."
+    )
+    in_flight: InFlight = Field(
+        InFlight.REJECT,
+        description="What a duplicate gets while the first is running: reject (409), or wait for its answer.",
+    )
+    wait_seconds: Annotated[float, Field(gt=0, le=300)] = Field(
+        10, description="With IN_FLIGHT=wait: how long, before it is refused after all."
+    )
+    on_unknown: OnUnknown = Field(
+        OnUnknown.RETRY,
+        description="When an answer was lost: retry (send again under the same key once the lease has lapsed) or "
+        "hold (never send again: strict at-most-once).",
+    )
+    store: Annotated[str, AfterValidator(_store)] = Field(
+        "2xx,3xx",
+        description="Which answers are kept and replayed, as a list of 2xx, 3xx, 4xx, 5xx. The others release the key.",
+    )
+    replay_status: ReplayStatus = Field(
+        ReplayStatus.OK, description="Status of a replay: 200 (for every stored 2xx), or stored."
+    )
+    forward_key: ForwardKey = Field(
+        ForwardKey.SAME,
+        description="The key the upstream sees: same, derived (a hash, the same on every attempt), or none.",
+    )
+    fingerprint_ignore: Annotated[str, AfterValidator(_pointers)] = Field(
+        "",
+        description="JSON Pointers, comma-separated, of body fields that may differ between retries, such as "
+        "/timestamp; * stands for any array index.",
+    )
+    max_request_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = Field(
+        10 * 1024 * 1024, description="Largest body of a guarded request; larger ones are refused, never unguarded."
+    )
+    max_stored_bytes: Annotated[int, Field(ge=0, le=MAX_STORED_LIMIT)] = Field(
+        4 * 1024 * 1024, description="Largest answer kept; larger ones are delivered and remembered, not replayed."
+    )
+    tombstone_seconds: Annotated[float, Field(ge=0)] = Field(
+        0, description="How long an expired key is still refused, instead of running again."
+    )
+    sweep_interval_seconds: Annotated[float, Field(gt=0)] = Field(
+        60, description="How often expired records are deleted."
+    )
+    drain_delay_seconds: Annotated[float, Field(ge=0)] = Field(
+        0, description="After SIGTERM: not ready, but accepting, for so long (load balancers need it)."
+    )
+    drain_seconds: Annotated[float, Field(gt=0)] = Field(
+        30, description="After that: how long writes under way may take to finish and settle."
+    )
+    log_format: Literal["auto", "json", "text"] = Field(
+        "auto", description="json, text, or auto: text on a terminal, json elsewhere."
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_: Any, **__: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """`load` reads the environment itself: pydantic-settings passes misspelt names over in silence."""
+        return (init_settings,)
+
+    @property
+    def migrates(self) -> bool:
+        return self.auto_migrate if self.auto_migrate is not None else self.database_url is None
+
+    def policy(self) -> Policy:
+        return Policy(
+            keys=parse_key_sources(self.key_from),
+            key_required=self.key_required,
+            key_max_length=self.key_max_length,
+            scope=self.scope,
+            scope_from=GlobalScope() if self.scope == "global" else parse_scope_source(self.scope_from),
+            rules=FingerprintRules(ignore=parse_pointers(self.fingerprint_ignore)),
+            ttl_seconds=self.ttl_seconds,
+            lease_seconds=self.lease_seconds,
+            tombstone_seconds=self.tombstone_seconds,
+            in_flight=self.in_flight,
+            wait_seconds=self.wait_seconds,
+            on_unknown=self.on_unknown,
+            keep=parse_store(self.store),
+            replay_status=self.replay_status,
+            forward_key=self.forward_key,
+        )
+
+    def shown(self) -> dict[str, str]:
+        """The effective settings as text, secrets masked."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        return {f"{PREFIX}{name.upper()}": shown_value(value) for name, value in values.items()}
+
+
+def shown_value(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, SecretStr):
+        return "********"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(getattr(value, "value", value))
+
+
+def split_list(value: str) -> list[str]:
+    return [item.strip() for item in value.split(",") if item.strip()]
+
+
+def parse_key_sources(value: str) -> tuple[KeySource, ...]:
+    sources: list[KeySource] = []
+    for item in split_list(value):
+        kind, _, name = item.partition(":")
+        if kind == "header" and name and set(name) <= _TOKEN:
+            sources.append(HeaderKey(name))
+        elif kind == "query" and name:
+            sources.append(QueryKey(name))
+        elif kind == "form" and name:
+            sources.append(FormKey(name))
+        elif kind == "json" and name:
+            sources.append(JsonKey(parse_pointer(name), name))
+        else:
+            raise ValueError(f"{item!r} is none of header:NAME, query:NAME, json:/pointer, form:NAME")
+    if not sources:
+        raise ValueError("name at least one place, for instance header:Idempotency-Key")
+    return tuple(sources)
+
+
+def parse_scope_source(value: str) -> ScopeSource:
+    if value == "global":
+        return GlobalScope()
+    kind, _, name = value.partition(":")
+    optional = name.endswith("?")
+    name = name.removesuffix("?")
+    if kind != "header" or not name or not set(name) <= _TOKEN:
+        raise ValueError(f"{value!r} is neither header:NAME (or header:NAME? if it may be absent) nor global")
+    return HeaderScope(name, optional)
+
+
+def parse_pointers(value: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(parse_pointer(item) for item in split_list(value))
+
+
+def parse_store(value: str) -> frozenset[int]:
+    items = split_list(value)
+    if not set(items) <= {"2xx", "3xx", "4xx", "5xx"} or "2xx" not in items:
+        raise ValueError("write a list of 2xx, 3xx, 4xx, 5xx that has 2xx in it: an answer that is not kept runs again")
+    return frozenset(int(item[0]) for item in items)
+
+
+def load(environment: Mapping[str, str], flags: Mapping[str, str] | None = None) -> Settings:
+    """Settings from the environment and flags; raises SettingsError with every fault there is."""
+    faults: list[str] = []
+    values: dict[str, str] = {}
+    names = set(Settings.model_fields)
+    for variable in sorted(environment):
+        if not variable.startswith(PREFIX) or variable.startswith(f"{PREFIX}TEST_"):
+            continue
+        name = variable.removeprefix(PREFIX).lower()
+        secret = name.removesuffix("_file")
+        if name in names:
+            values[name] = environment[variable]
+        elif name.endswith("_file") and secret in SECRETS:
+            if variable.removesuffix("_FILE") in environment:
+                faults.append(f"{variable}: also given as {variable.removesuffix('_FILE')}; keep one of the two")
+            try:
+                values[secret] = Path(environment[variable]).read_text(encoding="utf-8").strip()
+            except OSError as failure:
+                faults.append(f"{variable}: cannot be read ({failure.strerror}); check the path and its permissions")
+        else:
+            faults.append(f"{variable}: no such setting{_suggestion(name, names)}")
+    values.update(flags or {})
+    try:
+        settings = Settings(**values)  # type: ignore[arg-type]
+    except ValidationError as invalid:
+        raise SettingsError(faults + [_fault(error) for error in invalid.errors()]) from None
+    faults += _cross_checks(settings)
+    if faults:
+        raise SettingsError(faults)
+    return settings
+
+
+def _suggestion(name: str, names: set[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {PREFIX}{near[0].upper()}?" if near else "; see `idemproxy run --help` for all of them"
+
+
+def _fault(error: Any) -> str:
+    name = f"{PREFIX}{str(error['loc'][0]).upper()}" if error["loc"] else "settings"
+    if error["type"] == "missing":
+        return f"{name}: required; set it, for instance, to http://127.0.0.1:9000"
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return f"{name}: {message[0].lower()}{message[1:]}"
+
+
+def _cross_checks(settings: Settings) -> list[str]:
+    faults = []
+    if settings.lease_seconds < MIN_LEASE_SECONDS:
+        faults.append(
+            f"{PREFIX}LEASE_SECONDS: {settings.lease_seconds:g} is shorter than what can be renewed in time; "
+            f"set at least {MIN_LEASE_SECONDS:g}"
+        )
+    if settings.lease_seconds >= settings.ttl_seconds:
+        faults.append(f"{PREFIX}TTL_SECONDS: must be longer than {PREFIX}LEASE_SECONDS ({settings.lease_seconds:g})")
+    if settings.listen == settings.admin_listen and not settings.listen.endswith(":0"):
+        faults.append(f"{PREFIX}ADMIN_LISTEN: the same address as {PREFIX}LISTEN; give it a port of its own")
+    if settings.database_url is not None:
+        faults += _database_faults(settings.database_url.get_secret_value())
+    return faults
+
+
+def _database_faults(dsn: str) -> list[str]:
+    """The URL is never shown: it has a password in it."""
+    parts = urlsplit(dsn)
+    if parts.scheme not in ("postgresql", "postgres"):
+        return [f"{PREFIX}DATABASE_URL: not a postgresql:// URL; write postgresql://user:password@host:5432/database"]
+    given = " ".join(f"{name}={value}" for name, value in parse_qsl(parts.query))
+    if "synchronous_commit=off" in unquote(given).replace(" ", "").replace("'", ""):
+        return [
+            f"{PREFIX}DATABASE_URL: synchronous_commit=off loses claims that were acknowledged, so that writes could "
+            "run twice; take it out"
+        ]
+    return []
+
+
