@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
@@ -29,7 +28,9 @@ Command = Callable[..., Any]
 def setting_flags(command: Command) -> Command:
     """Every setting as a flag, its help text from where it is declared."""
     for name, field in reversed(Settings.model_fields.items()):
-        default = "" if field.is_required() or field.default is None else f" [default: {settings.shown_value(field.default)}]"
+        default = (
+            "" if field.is_required() or field.default is None else f" [default: {settings.shown_value(field.default)}]"
+        )
         command = click.option(
             f"--{name.replace('_', '-')}",
             name,
@@ -97,12 +98,20 @@ def check(**flags: str | None) -> None:
         click.echo(f"{name}={value}")
 
     async def main() -> int:
+        faults: list[str] = []
         for address, name in ((chosen.listen, "IDEMPROXY_LISTEN"), (chosen.admin_listen, "IDEMPROXY_ADMIN_LISTEN")):
-            bind(address, name).close()
+            try:
+                bind(address, name).close()
+            except StartError as failure:
+                faults.append(str(failure))
         if chosen.database_url is not None:
-            await prepare_schema(
-                chosen.database_url.get_secret_value(), chosen.model_copy(update={"auto_migrate": False})
-            )
+            unchanged = chosen.model_copy(update={"auto_migrate": False})
+            try:
+                await prepare_schema(chosen.database_url.get_secret_value(), unchanged)
+            except StartError as failure:
+                faults.append(str(failure))
+        if faults:
+            fail(faults)
         click.echo(click.style("ok", fg="green"))
         return 0
 
@@ -210,5 +219,5 @@ def healthcheck(arguments: tuple[str, ...]) -> None:
 async def _connect(dsn: str) -> asyncpg.Connection:
     try:
         return await asyncpg.connect(dsn, timeout=5)
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError, asyncio.TimeoutError) as failure:
+    except (TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError) as failure:
         raise StartError(f"the database cannot be reached ({failure}); check IDEMPROXY_DATABASE_URL") from failure

@@ -36,18 +36,7 @@ from idemproxy.core.problems import Code, Problem
 from idemproxy.core.record import Claim, Completed, Lease, RecordId
 from idemproxy.core.replies import STORED_FALSE, Reply, first_write, own_fields, refusal, replay
 from idemproxy.pipe import Pipe
-from idemproxy.ports import (
-    BodyLost,
-    Loss,
-    Lost,
-    NotSent,
-    Observer,
-    Opened,
-    Outcome,
-    Store,
-    StoreUnavailable,
-    Upstream,
-)
+from idemproxy.ports import BodyLost, Loss, Lost, NotSent, Observer, Opened, Outcome, Store, StoreUnavailable, Upstream
 from idemproxy.tasks import Tasks
 
 WAIT_PAUSES = (0.05, 0.1, 0.2, 0.5)
@@ -112,11 +101,7 @@ class Exchange:
     async def guard(self, request: Request, operation: Operation, id: RecordId) -> Heard:
         policy = operation.policy
         claim = Claim(
-            id,
-            await self._fingerprint(request, policy),
-            os.urandom(16),
-            policy.lease_seconds,
-            policy.ttl_seconds,
+            id, await self._fingerprint(request, policy), os.urandom(16), policy.lease_seconds, policy.ttl_seconds
         )
         try:
             step = await self._decide(claim, policy)
@@ -194,9 +179,7 @@ class Exchange:
         self.tasks.spawn(carry_out(), "guarded write")
         return await asyncio.shield(heard)
 
-    async def _carry_out(
-        self, request: Request, lease: Lease, policy: Policy, heard: asyncio.Future[Heard]
-    ) -> None:
+    async def _carry_out(self, request: Request, lease: Lease, policy: Policy, heard: asyncio.Future[Heard]) -> None:
         """Forward the write, settle its outcome, then let the client hear it."""
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -288,20 +271,13 @@ class Exchange:
         return None
 
     async def _pass_on(
-        self,
-        opened: Opened,
-        pieces: list[bytes],
-        lease: Lease,
-        policy: Policy,
-        heard: asyncio.Future[Heard],
+        self, opened: Opened, pieces: list[bytes], lease: Lease, policy: Policy, heard: asyncio.Future[Heard]
     ) -> None:
         """An answer too large to be kept flows to the client; that it was given is remembered."""
         pipe = Pipe()
         headers = to_client(opened.headers) + own_fields(lease.claim.id.key, replay=False)
         length = header_value(opened.headers, b"content-length")
-        live = LiveReply(
-            opened.status, opened.reason, headers + (STORED_FALSE,), int(length) if length else None, pipe
-        )
+        live = LiveReply(opened.status, opened.reason, (*headers, STORED_FALSE), int(length) if length else None, pipe)
         heard.set_result(Heard(Outcome.FIRST_WRITE, live))
         last = pieces.pop()
         try:
@@ -338,9 +314,7 @@ class Exchange:
             self._observer.lease_lost(lease.claim.id)
         return True if settled else None
 
-    async def _settle_once(
-        self, lease: Lease, settlement: Settlement, answer: Answer | None, kept: bool
-    ) -> bool:
+    async def _settle_once(self, lease: Lease, settlement: Settlement, answer: Answer | None, kept: bool) -> bool:
         match settlement:
             case Settlement.COMPLETE:
                 assert answer is not None  # noqa: S101 - only an answer completes
@@ -352,9 +326,7 @@ class Exchange:
             case _:
                 assert_never(settlement)
 
-    async def _settle_later(
-        self, lease: Lease, settlement: Settlement, answer: Answer | None, kept: bool
-    ) -> None:
+    async def _settle_later(self, lease: Lease, settlement: Settlement, answer: Answer | None, kept: bool) -> None:
         """Keep trying for a lease's length: after that, somebody else may own the record."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + lease.claim.lease_seconds

@@ -91,7 +91,7 @@ class StoreUnavailable(Exception):
 
 
 class Store(Protocol):
-    """Records under their ids. Every change but the claim carries the lease's token: a late finisher changes nothing."""
+    """Records under their ids. Every change but the claim carries the lease's token: a late one changes nothing."""
 
     async def claim(self, claim: Claim) -> Found:
         """Claim, or report what is there. A claim whose commit was in doubt recognises its own token."""

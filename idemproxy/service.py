@@ -75,9 +75,7 @@ class Service:
         upstream = HttpUpstream(origin)
         self._stack.push_async_callback(upstream.close)
         reporter = Reporter(self.metrics)
-        limits = Limits(
-            settings.upstream_timeout_seconds, settings.max_request_bytes, settings.max_stored_bytes
-        )
+        limits = Limits(settings.upstream_timeout_seconds, settings.max_request_bytes, settings.max_stored_bytes)
         self.exchange = Exchange(self.store, upstream, reporter, origin.authority, limits)
         self.metrics.in_flight.set_function(lambda: len(self.exchange.running))
         self.data = DataServer(
@@ -90,9 +88,7 @@ class Service:
             max_request_bytes=settings.max_request_bytes,
             published={b"/.well-known/idempotency": describe(settings)},
         )
-        self.tasks.spawn(
-            sweep_forever(self.pool, settings.tombstone_seconds, settings.sweep_interval_seconds), "sweep"
-        )
+        self.tasks.spawn(sweep_forever(self.pool, settings.tombstone_seconds, settings.sweep_interval_seconds), "sweep")
         self._stack.push_async_callback(self.tasks.cancel)
         await self._listen_admin()
         await self._listen_data()
@@ -107,7 +103,8 @@ class Service:
             raise StartError(str(failure)) from failure
         self._stack.push_async_callback(embedded.stop)
         log.warning(
-            "embedded Postgres %s in %s: this store is NOT shared between replicas; set IDEMPROXY_DATABASE_URL for more",
+            "embedded Postgres %s in %s: this store is NOT shared between replicas; for more than one, "
+            "set IDEMPROXY_DATABASE_URL",
             embedded.version,
             settings.data_dir,
         )

@@ -18,8 +18,8 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from idemproxy.core.canonical import parse_pointer
 from idemproxy.core.fingerprint import FingerprintRules
 from idemproxy.core.policy import (
-    ForwardKey,
     FormKey,
+    ForwardKey,
     GlobalScope,
     HeaderKey,
     HeaderScope,
@@ -40,6 +40,14 @@ MIN_LEASE_SECONDS = 6.0
 """A lease is renewed every third of its length, and one renewal may take the 1.8 s that a store call is given."""
 MAX_STORED_LIMIT = 256 * 1024 * 1024
 """A value of Postgres' bytea type travels as one message; beyond this, sizes stop being practical."""
+
+_NEUTRAL = {
+    "upstream": "http://127.0.0.1:9",
+    "listen": "127.0.0.1:0",
+    "admin_listen": "127.0.0.1:0",
+    "lease_seconds": "6",
+}
+"""Stands in for a wrong value while the others are checked: brings no fault on its neighbours."""
 
 _TOKEN = set("!#$%&'*+-.^_`|~") | set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 
@@ -200,7 +208,11 @@ class Settings(BaseSettings):
 
     @classmethod
     def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_: Any, **__: Any
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - pydantic's signature
+        init_settings: PydanticBaseSettingsSource,
+        *_: Any,
+        **__: Any,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """`load` reads the environment itself: pydantic-settings passes misspelt names over in silence."""
         return (init_settings,)
@@ -306,15 +318,20 @@ def load(environment: Mapping[str, str], flags: Mapping[str, str] | None = None)
                 faults.append(f"{variable}: also given as {variable.removesuffix('_FILE')}; keep one of the two")
             try:
                 values[secret] = Path(environment[variable]).read_text(encoding="utf-8").strip()
-            except OSError as failure:
-                faults.append(f"{variable}: cannot be read ({failure.strerror}); check the path and its permissions")
+            except (OSError, UnicodeDecodeError) as failure:
+                why = getattr(failure, "strerror", "not text")
+                faults.append(f"{variable}: cannot be read ({why}); check the path and its permissions")
         else:
             faults.append(f"{variable}: no such setting{_suggestion(name, names)}")
     values.update(flags or {})
     try:
         settings = Settings(**values)  # type: ignore[arg-type]
     except ValidationError as invalid:
-        raise SettingsError(faults + [_fault(error) for error in invalid.errors()]) from None
+        faults += [_fault(error) for error in invalid.errors()]
+        wrong = {name for error in invalid.errors() for name in error["loc"][:1]}
+        rest = {name: value for name, value in values.items() if name not in wrong}
+        rest |= {name: value for name, value in _NEUTRAL.items() if name in wrong}
+        settings = Settings(**rest)  # type: ignore[arg-type]
     faults += _cross_checks(settings)
     if faults:
         raise SettingsError(faults)
@@ -352,15 +369,13 @@ def _cross_checks(settings: Settings) -> list[str]:
 
 def _database_faults(dsn: str) -> list[str]:
     """The URL is never shown: it has a password in it."""
-    parts = urlsplit(dsn)
+    try:
+        parts = urlsplit(dsn)
+    except ValueError:
+        parts = urlsplit("")
     if parts.scheme not in ("postgresql", "postgres"):
         return [f"{PREFIX}DATABASE_URL: not a postgresql:// URL; write postgresql://user:password@host:5432/database"]
     given = " ".join(f"{name}={value}" for name, value in parse_qsl(parts.query))
     if "synchronous_commit=off" in unquote(given).replace(" ", "").replace("'", ""):
-        return [
-            f"{PREFIX}DATABASE_URL: synchronous_commit=off loses claims that were acknowledged, so that writes could "
-            "run twice; take it out"
-        ]
+        return [f"{PREFIX}DATABASE_URL: synchronous_commit=off loses claims, and writes run twice; take it out"]
     return []
-
-

@@ -44,9 +44,7 @@ def parse_pointer(text: str) -> Pointer:
     return tuple(step.replace("~1", "/").replace("~0", "~") for step in text[1:].split("/"))
 
 
-def canonical_json(
-    body: bytes, ignore: tuple[Pointer, ...] = (), include: tuple[Pointer, ...] = ()
-) -> bytes | None:
+def canonical_json(body: bytes, ignore: tuple[Pointer, ...] = (), include: tuple[Pointer, ...] = ()) -> bytes | None:
     """The canonical form of a JSON text, or None where only the raw bytes can be compared.
 
     `ignore`d places are removed first. With `include`, what is left counts only at the included places; one

@@ -9,15 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from idemproxy.core.bodies import (
-    Field,
-    decoded,
-    form_fields,
-    in_any_order,
-    multipart_fields,
-    packed,
-    parameters,
-)
+from idemproxy.core.bodies import Field, decoded, form_fields, in_any_order, multipart_fields, packed, parameters
 from idemproxy.core.canonical import Pointer, canonical_json
 from idemproxy.core.messages import Headers, Request, header_values
 

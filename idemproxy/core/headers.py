@@ -30,9 +30,7 @@ _PROTECTED_PREFIXES = (b"content-", b"x-forwarded-", b"if-")
 _OWN_REQUEST = HOP_BY_HOP | {b"expect", b"content-length", b"host"}
 
 # Fields that only the proxy may say.
-_OWN_ANSWER = frozenset(
-    {b"idempotency-replay", b"idempotency-key", b"idempotency-conflict", b"idempotency-stored"}
-)
+_OWN_ANSWER = frozenset({b"idempotency-replay", b"idempotency-key", b"idempotency-conflict", b"idempotency-stored"})
 
 NEVER_STORED = frozenset(
     {

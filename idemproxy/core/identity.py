@@ -6,6 +6,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from typing import assert_never
+from urllib.parse import unquote_to_bytes
 
 import orjson
 
@@ -38,9 +39,7 @@ _BARE = re.compile(rb"[\x21\x23-\x2b\x2d-\x7e]+")
 _QUOTED = re.compile(rb'"((?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])+)"')
 _PRINTABLE = re.compile(r"[\x20-\x7e]+")
 
-_AMBIGUOUS = re.compile(
-    rb"//|\\|%(?![0-9A-Fa-f]{2})|%(?:2[Ff]|5[Cc]|00|0[AaDd])|/(?:\.|%2[Ee]){1,2}(?=/|$)", re.DOTALL
-)
+_AMBIGUOUS = re.compile(rb"//|\\|%(?![0-9A-Fa-f]{2})|%(?:2[Ff]|5[Cc]|00|0[AaDd])|/(?:\.|%2[Ee]){1,2}(?=/|$)", re.DOTALL)
 
 
 def identify(request: Request, operation: Operation) -> RecordId | NoKey | Problem:
@@ -58,7 +57,7 @@ def identify(request: Request, operation: Operation) -> RecordId | NoKey | Probl
     return RecordId(key, scope, operation.route)
 
 
-def _key(request: Request, policy: Policy) -> str | None | Problem:
+def _key(request: Request, policy: Policy) -> str | Problem | None:
     for source in policy.keys:
         found = _from(source, request)
         if isinstance(found, Problem):
@@ -70,7 +69,7 @@ def _key(request: Request, policy: Policy) -> str | None | Problem:
     return None
 
 
-def _from(source: KeySource, request: Request) -> str | None | Problem:
+def _from(source: KeySource, request: Request) -> str | Problem | None:
     match source:
         case HeaderKey(name=name):
             return _header_key(header_values(request.headers, name.lower().encode()))
@@ -84,7 +83,7 @@ def _from(source: KeySource, request: Request) -> str | None | Problem:
             assert_never(source)
 
 
-def _header_key(values: list[bytes]) -> str | None | Problem:
+def _header_key(values: list[bytes]) -> str | Problem | None:
     if not values:
         return None
     if len(values) > 1:
@@ -100,9 +99,15 @@ def _header_key(values: list[bytes]) -> str | None | Problem:
     return re.sub(r"\\(.)", r"\1", quoted[1].decode())
 
 
-def _field_key(encoded: bytes, name: str) -> str | None | Problem:
+def _field_key(encoded: bytes, name: str) -> str | Problem | None:
     """A query parameter's or a form field's value; the same name twice is as ambiguous as two header lines."""
-    values = [value for field, value in form_fields(encoded) or () if field == name.encode()]
+    fields = form_fields(encoded)
+    if fields is None:
+        # Another reader might find the key in it: then it must not pass for a request without one.
+        pieces = re.split(rb"[&;]", encoded)
+        named = any(unquote_to_bytes(piece.partition(b"=")[0]) == name.encode() for piece in pieces)
+        return Problem(Code.INVALID_IDEMPOTENCY_KEY) if named else None
+    values = [value for field, value in fields if field == name.encode()]
     if not values:
         return None
     try:
@@ -111,7 +116,7 @@ def _field_key(encoded: bytes, name: str) -> str | None | Problem:
         return Problem(Code.INVALID_IDEMPOTENCY_KEY)
 
 
-def _json_key(body: bytes, pointer: tuple[str, ...]) -> str | None | Problem:
+def _json_key(body: bytes, pointer: tuple[str, ...]) -> str | Problem | None:
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -169,6 +174,6 @@ def wire_key(key: str) -> bytes:
     return b'"' + value.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
 
 
-def derived_key(id: RecordId) -> str:  # noqa: A002 - the record's own word
+def derived_key(id: RecordId) -> str:
     """A key for the upstream that is the same on every attempt and tells it nothing about the caller's."""
     return hashlib.sha256(packed(id.key.encode(), id.scope, id.route.encode("utf-8"))).hexdigest()

@@ -32,123 +32,207 @@ class Words:
 
 class Code(Enum):
     MISSING_IDEMPOTENCY_KEY = Words(
-        400, INVALID_REQUEST, "Idempotency key missing",
+        400,
+        INVALID_REQUEST,
+        "Idempotency key missing",
         "This operation runs only under an idempotency key, and the request carries none. Nothing was executed.",
-        False, True, "Make a fresh random key for this write, send it along, and repeat it on every retry.",
+        False,
+        True,
+        "Make a fresh random key for this write, send it along, and repeat it on every retry.",
     )
     INVALID_IDEMPOTENCY_KEY = Words(
-        400, INVALID_REQUEST, "Idempotency key not usable",
+        400,
+        INVALID_REQUEST,
+        "Idempotency key not usable",
         "The idempotency key is empty, too long, repeated, a list, or has characters outside of visible ASCII. "
         "Nothing was executed.",
-        False, True, "Send one key of 1 to 255 visible ASCII characters, for instance a UUID.",
+        False,
+        True,
+        "Send one key of 1 to 255 visible ASCII characters, for instance a UUID.",
     )
     MISSING_IDEMPOTENCY_SCOPE = Words(
-        400, INVALID_REQUEST, "Caller not identified",
+        400,
+        INVALID_REQUEST,
+        "Caller not identified",
         "Keys are kept apart by caller, and the header that tells callers apart is missing, empty or repeated. "
         "Nothing was executed.",
-        False, True, "Send the credentials header that this API uses, once.",
+        False,
+        True,
+        "Send the credentials header that this API uses, once.",
     )
     INVALID_HEADER_ENCODING = Words(
-        400, INVALID_REQUEST, "Header not readable",
+        400,
+        INVALID_REQUEST,
+        "Header not readable",
         "The idempotency key or the header that identifies the caller has bytes that are not ASCII. "
         "Nothing was executed.",
-        False, True, "Send visible ASCII characters only.",
+        False,
+        True,
+        "Send visible ASCII characters only.",
     )
     PROTECTED_HEADER_NOMINATED = Words(
-        400, INVALID_REQUEST, "Connection header names an end-to-end field",
+        400,
+        INVALID_REQUEST,
+        "Connection header names an end-to-end field",
         "The Connection header asks to remove a field that the API needs. Nothing was executed.",
-        False, True, "Leave end-to-end fields out of the Connection header.",
+        False,
+        True,
+        "Leave end-to-end fields out of the Connection header.",
     )
     AMBIGUOUS_PATH = Words(
-        400, INVALID_REQUEST, "Path has more than one reading",
+        400,
+        INVALID_REQUEST,
+        "Path has more than one reading",
         "The path of a guarded request has dot segments, empty segments, encoded separators or broken escapes, so "
         "that one write could hide under two names. Nothing was executed.",
-        False, True, "Send the path in its plain form.",
+        False,
+        True,
+        "Send the path in its plain form.",
     )
     REQUEST_BODY_TOO_LARGE = Words(
-        413, INVALID_REQUEST, "Request body too large to be guarded",
+        413,
+        INVALID_REQUEST,
+        "Request body too large to be guarded",
         "The body is larger than what is accepted for a guarded request. Nothing was executed.",
-        False, True, "Send a smaller body, or ask the operator to raise IDEMPROXY_MAX_REQUEST_BYTES.",
+        False,
+        True,
+        "Send a smaller body, or ask the operator to raise IDEMPROXY_MAX_REQUEST_BYTES.",
     )
     REQUEST_BODY_TIMEOUT = Words(
-        408, INVALID_REQUEST, "Request body did not arrive",
+        408,
+        INVALID_REQUEST,
+        "Request body did not arrive",
         "The body did not arrive in time. Nothing was executed.",
-        True, True, "Send the whole request again, with the same key.",
+        True,
+        True,
+        "Send the whole request again, with the same key.",
     )
     IDEMPOTENCY_CONFLICT = Words(
-        409, IDEMPOTENCY_ERROR, "Key already used for another request",
+        409,
+        IDEMPOTENCY_ERROR,
+        "Key already used for another request",
         "This key belongs to a request with a different method, path, query or body. The earlier request stands; "
         "this one was not executed.",
-        False, True, "Use a fresh key for a new write; to repeat the earlier write, repeat its request exactly.",
+        False,
+        True,
+        "Use a fresh key for a new write; to repeat the earlier write, repeat its request exactly.",
         "payload-mismatch",
     )
     IDEMPOTENCY_IN_PROGRESS = Words(
-        409, IDEMPOTENCY_ERROR, "First request still running",
+        409,
+        IDEMPOTENCY_ERROR,
+        "First request still running",
         "A request with this key is being executed right now. This one was not executed.",
-        True, False, "Wait, then send the same request with the same key; a new key could execute it twice.",
+        True,
+        False,
+        "Wait, then send the same request with the same key; a new key could execute it twice.",
         "in-flight",
     )
     IDEMPOTENCY_OUTCOME_UNKNOWN = Words(
-        409, IDEMPOTENCY_ERROR, "Outcome of the first request unknown",
+        409,
+        IDEMPOTENCY_ERROR,
+        "Outcome of the first request unknown",
         "A request with this key was sent to the API and its answer was lost. It may have been executed. "
         "This one was not sent.",
-        False, False, "Look the result up at the API before doing anything else, or ask the operator to resolve "
+        False,
+        False,
+        "Look the result up at the API before doing anything else, or ask the operator to resolve "
         "this key. A new key could execute the write twice.",
         "outcome-unknown",
     )
     IDEMPOTENCY_RESPONSE_NOT_STORED = Words(
-        409, IDEMPOTENCY_ERROR, "Executed, but the answer was not kept",
+        409,
+        IDEMPOTENCY_ERROR,
+        "Executed, but the answer was not kept",
         "The request with this key was executed. Its answer was too large to be kept, so it cannot be repeated. "
         "It was not executed again.",
-        False, False, "Read the result from the API; do not send the write again.",
+        False,
+        False,
+        "Read the result from the API; do not send the write again.",
         "response-not-stored",
     )
     IDEMPOTENCY_KEY_EXPIRED = Words(
-        409, IDEMPOTENCY_ERROR, "Key expired",
+        409,
+        IDEMPOTENCY_ERROR,
+        "Key expired",
         "This key was used before and its time is over, so its answer is gone. This request was not executed.",
-        False, True, "Check whether the earlier write is what you want; for a new write use a fresh key.",
+        False,
+        True,
+        "Check whether the earlier write is what you want; for a new write use a fresh key.",
         "expired",
     )
     IDEMPOTENCY_STORE_UNAVAILABLE = Words(
-        503, API_ERROR, "Idempotency store unreachable",
+        503,
+        API_ERROR,
+        "Idempotency store unreachable",
         "The request cannot be guarded right now, so it was not sent to the API. Nothing was executed.",
-        True, False, "Wait, then send the same request with the same key.",
+        True,
+        False,
+        "Wait, then send the same request with the same key.",
     )
     UPSTREAM_UNREACHABLE = Words(
-        502, API_ERROR, "API unreachable",
+        502,
+        API_ERROR,
+        "API unreachable",
         "The API could not be reached and nothing was sent to it. Nothing was executed and the key is free again.",
-        True, True, "Wait, then send the same request with the same key.",
+        True,
+        True,
+        "Wait, then send the same request with the same key.",
     )
     UPSTREAM_TIMEOUT = Words(
-        504, API_ERROR, "API did not answer in time",
+        504,
+        API_ERROR,
+        "API did not answer in time",
         "The request was sent to the API and no answer came in time. It may have been executed.",
-        False, False, "",
+        False,
+        False,
+        "",
     )
     UPSTREAM_DISCONNECTED = Words(
-        502, API_ERROR, "API broke off",
+        502,
+        API_ERROR,
+        "API broke off",
         "The request was sent to the API, which closed the connection before its answer was whole. "
         "It may have been executed.",
-        False, False, "",
+        False,
+        False,
+        "",
     )
     UPSTREAM_INVALID_RESPONSE = Words(
-        502, API_ERROR, "API's answer not readable",
+        502,
+        API_ERROR,
+        "API's answer not readable",
         "The request was sent to the API, and what it answered is not a valid response. It may have been executed.",
-        False, False, "",
+        False,
+        False,
+        "",
     )
     SERVER_DRAINING = Words(
-        503, API_ERROR, "Shutting down",
+        503,
+        API_ERROR,
+        "Shutting down",
         "This instance is shutting down and takes no new requests. Nothing was executed.",
-        True, True, "Send the same request with the same key again; another instance will answer.",
+        True,
+        True,
+        "Send the same request with the same key again; another instance will answer.",
     )
     INTERNAL_ERROR = Words(
-        500, API_ERROR, "Internal error",
+        500,
+        API_ERROR,
+        "Internal error",
         "Something failed inside the proxy. The write may have been executed if it had been sent already.",
-        True, False, "Send the same request with the same key; a new key could execute the write twice.",
+        True,
+        False,
+        "Send the same request with the same key; a new key could execute the write twice.",
     )
     BAD_REQUEST = Words(
-        400, INVALID_REQUEST, "Request not valid HTTP",
+        400,
+        INVALID_REQUEST,
+        "Request not valid HTTP",
         "The request could not be read. Nothing was executed.",
-        False, True, "Correct the request.",
+        False,
+        True,
+        "Correct the request.",
     )
 
 

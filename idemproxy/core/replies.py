@@ -59,10 +59,7 @@ def replay(answer: Answer, key: str, policy: Policy) -> Reply:
 def refusal(problem: Problem, key: str | None = None, *, guarded: bool = True) -> Reply:
     """A problem+json reply. `key` is echoed only once it has been read as valid."""
     words = problem.code.value
-    lines: list[tuple[bytes, bytes]] = [
-        (b"Content-Type", b"application/problem+json"),
-        (b"Cache-Control", b"no-store"),
-    ]
+    lines: list[tuple[bytes, bytes]] = [(b"Content-Type", b"application/problem+json"), (b"Cache-Control", b"no-store")]
     if words.conflict is not None:
         lines.append((b"Idempotency-Conflict", words.conflict.encode()))
     if problem.retry_after is not None:

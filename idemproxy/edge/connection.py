@@ -38,7 +38,7 @@ class Pool(Protocol):
         """The exchange ended well: the connection may carry another one."""
 
     def gone(self, connection: Connection) -> None:
-        """The socket is closed, for whatever reason. Called exactly once."""
+        """The socket is closed, for whatever reason."""
 
 
 class Connection(asyncio.Protocol):
@@ -265,9 +265,7 @@ class Exchange:
     def ended(self, error: Exception | None) -> None:
         """The connection ended: `error` is None when the upstream closed it in order."""
         if self._opened is None:
-            self.lose(
-                Loss.DISCONNECTED, f"the upstream closed the connection before its answer{_because(error)}"
-            )
+            self.lose(Loss.DISCONNECTED, f"the upstream closed the connection before its answer{_because(error)}")
         elif error is None and not self._sized and not self._chunked:
             self._complete = True
             self._finish(clean=False)

@@ -98,6 +98,8 @@ class DataServer:
         self.active += 1
         try:
             return await self._answer(request)
+        except ConnectionError:
+            return Written(keep_alive=False)  # the client has gone: there is nobody to tell
         except Exception:
             log.exception("a request failed")
             return await _write(request, refusal(Problem(Code.INTERNAL_ERROR), guarded=False), keep_alive=False)
@@ -135,7 +137,9 @@ class DataServer:
         body = identity if isinstance(identity, Problem) else await self._body(request)
         if isinstance(body, Problem):
             # The body was not read: what follows on this connection is not a request.
-            return await self._refuse(request, head, body, started, keep_alive=keep_alive and not request.can_read_body)
+            id = identity if isinstance(identity, RecordId) else None
+            keep_alive = keep_alive and not request.can_read_body
+            return await self._refuse(request, head, body, started, id=id, keep_alive=keep_alive)
         whole = Request(head.method, head.target, head.headers, body)
         if not isinstance(identity, RecordId):
             identity = identify(whole, operation)
@@ -163,11 +167,18 @@ class DataServer:
         return await _write_live(request, reply, keep_alive=keep_alive)
 
     async def _refuse(
-        self, request: web.BaseRequest, head: Request, problem: Problem, started: float, *, keep_alive: bool
+        self,
+        request: web.BaseRequest,
+        head: Request,
+        problem: Problem,
+        started: float,
+        *,
+        id: RecordId | None = None,
+        keep_alive: bool,
     ) -> Written:
         seconds = time.monotonic() - started
-        self._observer.finished(Outcome.INVALID, head.method, None, problem.status, seconds)
-        return await _write(request, refusal(problem), keep_alive=keep_alive)
+        self._observer.finished(Outcome.INVALID, head.method, id, problem.status, seconds)
+        return await _write(request, refusal(problem, id.key if id else None), keep_alive=keep_alive)
 
     async def _body(self, request: web.BaseRequest) -> bytes | Problem:
         """The whole body, or why it cannot be had. A client that breaks off raises ConnectionError: no answer."""
@@ -241,10 +252,10 @@ class _Handler(RequestHandler):
 
     def handle_error(
         self,
-        request: web.BaseRequest,
+        request: web.BaseRequest,  # noqa: ARG002 - aiohttp's signature
         status: int = 500,
         exc: BaseException | None = None,
-        message: str | None = None,
+        message: str | None = None,  # noqa: ARG002 - aiohttp's signature
     ) -> web.StreamResponse:
         log.info("refused a request that is not valid HTTP: %s", type(exc).__name__ if exc else status)
         code = Code.BAD_REQUEST if status < 500 else Code.INTERNAL_ERROR
@@ -294,7 +305,7 @@ _date: tuple[int, bytes] = (0, b"")
 
 def _now() -> bytes:
     """The Date header, made once a second."""
-    global _date  # noqa: PLW0603 - a cache of one value
+    global _date
     second = int(time.time())
     if _date[0] != second:
         _date = (second, formatdate(second, usegmt=True).encode())
@@ -308,9 +319,7 @@ def _framed(reply: Reply) -> Headers:
     return (*lines, (b"Content-Length", str(len(reply.body)).encode()))
 
 
-def _head(
-    status: int, reason: bytes, headers: Headers, request: web.BaseRequest | None, *, keep_alive: bool
-) -> bytes:
+def _head(status: int, reason: bytes, headers: Headers, request: web.BaseRequest | None, *, keep_alive: bool) -> bytes:
     lines = [b"HTTP/1.1 %d %b\r\n" % (status, reason)]
     dated = False
     for name, value in headers:

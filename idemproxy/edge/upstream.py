@@ -125,16 +125,11 @@ class HttpUpstream:
         headers: Headers,
         body: bytes | AsyncIterable[bytes],
         *,
-        timeout: float,  # noqa: ASYNC109 - one bound over three steps, given by the port
+        timeout: float,
         interim: Interim | None = None,
     ) -> Opened | NotSent | Lost:
         lines = [b"%b: %b\r\n" % line for line in headers]
-        head = b"%b %b%b HTTP/1.1\r\n%b\r\n" % (
-            method.encode("ascii"),
-            self._origin.base_path,
-            target,
-            b"".join(lines),
-        )
+        head = b"%b %b%b HTTP/1.1\r\n%b\r\n" % (method.encode("ascii"), self._origin.base_path, target, b"".join(lines))
         loop = asyncio.get_running_loop()
         connection = self._take_idle(loop)
         remaining = timeout
@@ -220,30 +215,32 @@ class HttpUpstream:
     async def _connect(self, loop: asyncio.AbstractEventLoop, deadline: float) -> Connection | NotSent:
         """Make a connection in a slot already counted in `_connecting`."""
         origin = self._origin
+        connection = Connection(self)
+        ready = False
         try:
             if self._closed:
                 return NotSent("the proxy is closing")
             async with asyncio.timeout(min(self._connect_timeout, deadline - loop.time())):
                 if origin.unix_path is not None:
-                    _, connection = await loop.create_unix_connection(self._protocol, origin.unix_path)
+                    await loop.create_unix_connection(lambda: connection, origin.unix_path)
                 else:
-                    _, connection = await loop.create_connection(
-                        self._protocol, origin.host, origin.port, ssl=self._tls
-                    )
+                    await loop.create_connection(lambda: connection, origin.host, origin.port, ssl=self._tls)
+            ready = True
         except TimeoutError:
             return NotSent("connecting to the upstream took too long")
         except (OSError, UnicodeError) as error:  # refused, unknown name, TLS; a name that IDNA cannot spell
             return NotSent(f"cannot connect to the upstream: {error}")
         finally:
             self._connecting -= 1
-            self._admit()
+            if ready:
+                self._admit()
+            else:
+                # uvloop, stopped after `connection_made`, closes the socket and never says `connection_lost`.
+                self.gone(connection)
         if not connection.alive():
             connection.drop()
             return NotSent("the upstream closed a new connection at once")
         return connection
-
-    def _protocol(self) -> Connection:
-        return Connection(self)
 
     # Told by the connections
 

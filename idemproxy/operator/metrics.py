@@ -71,8 +71,8 @@ class Metrics:
             registry=registry,
             buckets=BATCH_SIZES,
         )
-        build = Gauge("idemproxy_build", "Always 1; the version is its label.", ["version"], registry=registry)
-        build.labels(__version__).set(1)
+        self.build = Gauge("idemproxy_build", "Always 1; the version is its label.", ["version"], registry=registry)
+        self.build.labels(__version__).set(1)
         self._outcomes = {outcome: self.exchanges.labels(outcome.value) for outcome in Outcome}
         self._first, self._again = self.claims.labels("first"), self.claims.labels("again")
 

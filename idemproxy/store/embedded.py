@@ -32,9 +32,7 @@ import asyncpg
 _NAME = "idemproxy"  # of the superuser and of the database
 _CLUSTER = "postgres"  # below the data directory
 _UNFINISHED = "postgres.new-"  # prefix of a cluster that initdb has not finished
-_SOCKET_LINK = (
-    "socket"  # below the data directory: leads to a socket directory elsewhere, so it can be removed
-)
+_SOCKET_LINK = "socket"  # below the data directory: leads to a socket directory elsewhere, so it can be removed
 _SOCKET_NAME = ".s.PGSQL.5432"
 _SOCKET_PATH_LIMIT = 107 if sys.platform == "linux" else 103  # sun_path less its closing NUL
 
@@ -179,9 +177,7 @@ class EmbeddedPostgres:
             if log.tell() > _LOG_LIMIT:
                 log.truncate(0)
             log_start = log.seek(0, os.SEEK_END)
-            process = _spawn(
-                [bindir / "postgres", *arguments], account, log.fileno(), (cluster_fd, socket_fd)
-            )
+            process = _spawn([bindir / "postgres", *arguments], account, log.fileno(), (cluster_fd, socket_fd))
         server = cls(process, socket_dir=socket_dir, log_path=log_path, version=version, resources=resources)
         try:
             if not _HAS_PDEATHSIG:
@@ -208,9 +204,7 @@ def find_bindir(bindir: Path | None = None) -> Path:
         raise EmbeddedError(f"no postgres and initdb in {bindir}; name the bin directory of PostgreSQL")
     candidates: list[Path] = []
     for module, below in _WHEELS:
-        spec = importlib.util.find_spec(
-            module
-        )  # does not import it: the packages' own launchers are not wanted
+        spec = importlib.util.find_spec(module)  # does not import it: the packages' own launchers are not wanted
         if spec is not None:
             candidates += [Path(place) / below for place in spec.submodule_search_locations or ()]
     if on_path := shutil.which("postgres"):
@@ -339,9 +333,7 @@ def _spawn(
 
 def _watch(pid: int, resources: contextlib.ExitStack) -> None:
     watcher = subprocess.Popen(  # noqa: S603
-        [sys.executable, "-I", "-S", "-c", _WATCHER, str(pid)],
-        stdin=subprocess.PIPE,
-        start_new_session=True,
+        [sys.executable, "-I", "-S", "-c", _WATCHER, str(pid)], stdin=subprocess.PIPE, start_new_session=True
     )
 
     def dismiss() -> None:
@@ -373,9 +365,7 @@ async def _end(process: subprocess.Popen[bytes]) -> None:
             return
 
 
-async def _run(
-    command: Sequence[str | Path], account: _Account, pass_fds: Sequence[int] = ()
-) -> tuple[bool, str]:
+async def _run(command: Sequence[str | Path], account: _Account, pass_fds: Sequence[int] = ()) -> tuple[bool, str]:
     """Whether the command succeeded, and what it said."""
     with tempfile.TemporaryFile() as output:
         process = _spawn(command, account, output.fileno(), pass_fds)
@@ -565,9 +555,7 @@ async def _ready(process: subprocess.Popen[bytes], socket_dir: Path, log_path: P
             with log_path.open("rb") as log:
                 log.seek(log_start)
                 said = _last_lines(log.read().decode(errors="replace"), 4)
-            raise EmbeddedError(
-                f"PostgreSQL did not start: {said}; see {log_path}, or set IDEMPROXY_DATABASE_URL"
-            )
+            raise EmbeddedError(f"PostgreSQL did not start: {said}; see {log_path}, or set IDEMPROXY_DATABASE_URL")
         try:
             connection = await asyncpg.connect(_dsn(socket_dir, "postgres"), timeout=5)
         except (OSError, asyncpg.PostgresError) as exc:

@@ -168,9 +168,7 @@ class PostgresStore:
             missing = [claim for claim in missing if claim.token not in won]
             missing = await self._read(missing, found)
             if not missing:
-                return [
-                    Lease(claim, 1) if claim.token in won else found[claim.token] for claim in claims
-                ]
+                return [Lease(claim, 1) if claim.token in won else found[claim.token] for claim in claims]
         raise StoreUnavailable("the record changed under every try to read it")
 
     async def _run_take_overs(self, items: Sequence[tuple[Claim, bytes]]) -> Sequence[Found]:
@@ -183,9 +181,7 @@ class PostgresStore:
         if gone:  # released or swept in the meantime: claim them like any other
             for claim, state in zip(gone, await self._run_claims(gone), strict=True):
                 found[claim.token] = state
-        return [
-            Lease(claim, won[claim.token]) if claim.token in won else found[claim.token] for claim, _ in items
-        ]
+        return [Lease(claim, won[claim.token]) if claim.token in won else found[claim.token] for claim, _ in items]
 
     async def _read(self, claims: Sequence[Claim], found: dict[bytes, Found]) -> list[Claim]:
         """Fill `found` by token; give back the claims that have no record."""

@@ -61,22 +61,11 @@ def spelt(value: Any, random: Random) -> str:
 
 
 def spelt_text(text: str, random: Random) -> str:
-    short = {
-        '"': '\\"',
-        "\\": "\\\\",
-        "/": "\\/",
-        "\b": "\\b",
-        "\f": "\\f",
-        "\n": "\\n",
-        "\r": "\\r",
-        "\t": "\\t",
-    }
+    short = {'"': '\\"', "\\": "\\\\", "/": "\\/", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
     def spell(char: str) -> str:
         units = char.encode("utf-16-be").hex()
-        ways = [
-            "".join(f"\\u{random.choice((unit, unit.upper()))}" for unit in (units[:4], units[4:]) if unit)
-        ]
+        ways = ["".join(f"\\u{random.choice((unit, unit.upper()))}" for unit in (units[:4], units[4:]) if unit)]
         if char in short:
             ways.append(short[char])
         if char >= " " and char not in '"\\':
@@ -122,10 +111,7 @@ def test_the_form_is_itself_a_spelling_of_the_value(value: Any, random: Random) 
 
 small_numbers = st.builds(number, st.booleans(), st.integers(0, 12), st.integers(-2, 2))
 small_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | small_numbers
-    | st.sampled_from(["", "0", "1", "a", "a\u0301", "\u00e1", "null"]),
+    st.none() | st.booleans() | small_numbers | st.sampled_from(["", "0", "1", "a", "a\u0301", "\u00e1", "null"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("ab"), inner, max_size=2),
     max_leaves=4,
 )
@@ -133,9 +119,7 @@ small_values = st.recursive(
 
 @settings(deadline=None, max_examples=600)
 @given(small_values | values, small_values | values, st.randoms(use_true_random=False))
-def test_two_values_have_the_same_form_only_if_they_are_equal(
-    first: Any, second: Any, random: Random
-) -> None:
+def test_two_values_have_the_same_form_only_if_they_are_equal(first: Any, second: Any, random: Random) -> None:
     forms = [canonical_json(spelt(value, random).encode()) for value in (first, second)]
     assert (forms[0] == forms[1]) == (first == second)
 
@@ -241,9 +225,7 @@ def test_a_pointer_is_its_steps(text: str, pointer: Pointer) -> None:
     assert parse_pointer(text) == pointer
 
 
-@pytest.mark.parametrize(
-    ("text", "why"), [("a", "starts with"), ("#/a", "starts with"), ("/~", "~0"), ("/~2", "~0")]
-)
+@pytest.mark.parametrize(("text", "why"), [("a", "starts with"), ("#/a", "starts with"), ("/~", "~0"), ("/~2", "~0")])
 def test_what_is_no_pointer_is_refused_with_its_reason(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         parse_pointer(text)

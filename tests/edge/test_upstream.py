@@ -18,15 +18,7 @@ import uvloop
 from idemproxy.core.messages import Headers
 from idemproxy.edge.upstream import HttpUpstream, Origin
 from idemproxy.ports import BodyLost, Interim, Loss, Lost, NotSent, Opened
-from tests.support.rawserver import (
-    Handler,
-    RawServer,
-    answering,
-    closing_after,
-    ok,
-    read_request,
-    resetting_after,
-)
+from tests.support.rawserver import Handler, RawServer, answering, closing_after, ok, read_request, resetting_after
 
 HOST: Headers = ((b"Host", b"api"),)
 CHUNKED: Headers = (*HOST, (b"Transfer-Encoding", b"chunked"))
@@ -52,7 +44,7 @@ class Client(HttpUpstream):
         self,
         method: str = "GET",
         *,
-        timeout: float = 2.0,  # noqa: ASYNC109 - handed on to `send`
+        timeout: float = 2.0,
         interim: Interim | None = None,
     ) -> Opened | NotSent | Lost:
         return await self.send(method, b"/", HOST, b"", timeout=timeout, interim=interim)
@@ -76,12 +68,7 @@ async def read_all(opened: Opened) -> bytes:
 
 @asynccontextmanager
 async def serving(
-    handler: Handler,
-    *,
-    base: str = "",
-    idle_seconds: float = 4.0,
-    max_connections: int = 256,
-    max_idle: int = 64,
+    handler: Handler, *, base: str = "", idle_seconds: float = 4.0, max_connections: int = 256, max_idle: int = 64
 ) -> AsyncIterator[tuple[RawServer, Client]]:
     async with RawServer(handler) as server:
         client = Client(
@@ -101,7 +88,7 @@ async def serving(
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(2):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event
+        while not condition():
             await asyncio.sleep(0.001)
 
 
@@ -273,9 +260,7 @@ class TestTheRequest:
 
         async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"x\r\n")
-            writer.write(
-                b"HTTP/1.1 413 Too Large\r\nContent-Length: 6\r\n\r\nno" + (b" way" if whole else b"")
-            )
+            writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 6\r\n\r\nno" + (b" way" if whole else b""))
             await rest.wait()
             if not whole:
                 writer.write(b" way")
@@ -331,9 +316,7 @@ class TestNotSent:
                 for filler in (first, second):
                     filler.setblocking(False)
                     filler.connect_ex(address)
-                client = Client(
-                    Origin.parse(f"http://127.0.0.1:{address[1]}"), connect_timeout=connect_timeout
-                )
+                client = Client(Origin.parse(f"http://127.0.0.1:{address[1]}"), connect_timeout=connect_timeout)
                 async with asyncio.timeout(1):
                     assert isinstance(await client.ask(timeout=whole), NotSent)
                 await client.close()
@@ -354,9 +337,7 @@ class TestNotSent:
 
 
 class TestLost:
-    @pytest.mark.parametrize(
-        "answer", [b"", b"HTTP/1.1 200 OK\r\nA: b\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"]
-    )
+    @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\nA: b\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"])
     async def test_is_said_once_when_the_upstream_closes_before_a_whole_head(self, answer: bytes) -> None:
         async with serving(closing_after(answer)) as (server, client):
             assert lost(await client.ask()) is Loss.DISCONNECTED
@@ -367,9 +348,7 @@ class TestLost:
             assert lost(await client.ask()) is Loss.DISCONNECTED
             assert len(server.requests) == 1
 
-    async def test_is_said_of_a_pooled_connection_that_dies_with_the_request_and_nothing_is_repeated(
-        self,
-    ) -> None:
+    async def test_is_said_of_a_pooled_connection_that_dies_with_the_request_and_nothing_is_repeated(self) -> None:
         async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await read_request(reader)
             writer.write(ok())
@@ -381,9 +360,7 @@ class TestLost:
             assert (len(server.requests), server.connections) == (2, 1)
 
     @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\n"])
-    async def test_is_said_when_no_head_comes_in_time_and_the_connection_is_closed(
-        self, answer: bytes
-    ) -> None:
+    async def test_is_said_when_no_head_comes_in_time_and_the_connection_is_closed(self, answer: bytes) -> None:
         async with serving(answering(answer)) as (server, client):
             assert lost(await client.ask(timeout=0.05)) is Loss.TIMEOUT
             await until(lambda: client.open == 0)
@@ -504,9 +481,7 @@ class TestTheBody:
             ("GET", b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n"),
         ],
     )
-    async def test_is_empty_for_head_204_and_304_whatever_their_length(
-        self, method: str, answer: bytes
-    ) -> None:
+    async def test_is_empty_for_head_204_and_304_whatever_their_length(self, method: str, answer: bytes) -> None:
         async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             while True:
                 request = await read_request(reader)
@@ -679,9 +654,7 @@ class TestAConnection:
             pytest.param(ok() + b"H", id="one byte too many"),
             pytest.param(ok() + b"garbage", id="garbage"),
             pytest.param(ok(b"ok", b"Connection: close") + ok(b"poison"), id="an answer after close"),
-            pytest.param(
-                b"HTTP/1.1 204 N\r\nContent-Length: 36\r\n\r\n" + ok(b"poison"), id="204 with a body"
-            ),
+            pytest.param(b"HTTP/1.1 204 N\r\nContent-Length: 36\r\n\r\n" + ok(b"poison"), id="204 with a body"),
         ],
     )
     async def test_is_not_used_again_after(self, answer: bytes) -> None:
@@ -817,6 +790,24 @@ class TestTheBoundOnConnections:
         results = await asyncio.gather(*(client.ask() for _ in range(5)))
         assert all(isinstance(result, NotSent) for result in results)
         assert client._connecting == 0
+
+    @pytest.mark.parametrize("ticks", range(1, 7))
+    async def test_loses_nothing_to_a_connect_cancelled_at_any_moment(self, ticks: int) -> None:
+        # Late in the row the answer has come whole before the cancellation: that connection is used again.
+        async with serving(answering(ok(), ok()), max_connections=1) as (_, client):
+            sending = asyncio.ensure_future(client.whole())
+            for _ in range(ticks):
+                await asyncio.sleep(0)
+            sending.cancel()
+            await asyncio.wait((sending,))
+            assert (await asyncio.wait_for(client.whole(), 2))[1] == b"ok"
+            assert (client._connecting, len(client._open)) == (0, 1)
+
+    async def test_loses_nothing_to_a_connect_that_times_out_just_when_it_is_made(self) -> None:
+        async with serving(answering(ok()), max_connections=1) as (_, client):
+            assert isinstance(await client.ask(timeout=0), NotSent)
+            assert (await asyncio.wait_for(client.whole(), 2))[1] == b"ok"
+            assert (client._connecting, len(client._open)) == (0, 1)
 
     @pytest.mark.parametrize("ticks", range(4))
     async def test_loses_nothing_to_a_cancelled_waiter(self, ticks: int) -> None:

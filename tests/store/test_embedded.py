@@ -294,9 +294,7 @@ def test_newest_system_install_is_chosen(tmp_path: Path, monkeypatch: pytest.Mon
 async def test_cluster_of_another_major_version(tmp_path: Path) -> None:
     (tmp_path / "postgres").mkdir()
     (tmp_path / "postgres" / "PG_VERSION").write_text("12\n")
-    with pytest.raises(
-        EmbeddedError, match=r"PostgreSQL 12, but .* PostgreSQL \d\d; install .* dump and reload"
-    ):
+    with pytest.raises(EmbeddedError, match=r"PostgreSQL 12, but .* PostgreSQL \d\d; install .* dump and reload"):
         await EmbeddedPostgres.start(tmp_path)
 
 
@@ -350,9 +348,7 @@ async def test_root_with_a_private_data_directory(tmp_path: Path) -> None:
 
 
 @needs_root
-async def test_root_with_private_binaries(
-    tmp_path: Path, open_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_root_with_private_binaries(tmp_path: Path, open_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     private = tmp_path / "private"
     private.mkdir(mode=0o700)
     (private / "install").symlink_to(embedded.find_bindir().parent)

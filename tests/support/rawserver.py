@@ -20,9 +20,7 @@ _recorded: ContextVar[list[bytes]] = ContextVar("recorded")
 class RawServer:
     """Runs `handler` for each connection and records what `read_request` reads there."""
 
-    def __init__(
-        self, handler: Handler, *, tls: ssl.SSLContext | None = None, path: str | None = None
-    ) -> None:
+    def __init__(self, handler: Handler, *, tls: ssl.SSLContext | None = None, path: str | None = None) -> None:
         self.requests: list[bytes] = []
         self.connections = 0
         self.port = 0
