@@ -36,7 +36,19 @@ from idemproxy.core.problems import Code, Problem
 from idemproxy.core.record import Claim, Completed, Lease, RecordId
 from idemproxy.core.replies import STORED_FALSE, Reply, first_write, own_fields, refusal, replay
 from idemproxy.pipe import Pipe
-from idemproxy.ports import BodyLost, Loss, Lost, NotSent, Observer, Opened, Outcome, Store, StoreUnavailable, Upstream
+from idemproxy.ports import (
+    BodyLost,
+    Loss,
+    Lost,
+    NotSent,
+    Observer,
+    Opened,
+    Outcome,
+    Store,
+    StoreUnavailable,
+    Trail,
+    Upstream,
+)
 from idemproxy.tasks import Tasks
 
 WAIT_PAUSES = (0.05, 0.1, 0.2, 0.5)
@@ -78,6 +90,7 @@ class Heard:
 
     outcome: Outcome
     reply: Reply | LiveReply
+    trail: Trail | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +112,21 @@ class Exchange:
         self.running: dict[RecordId, asyncio.Future[Heard]] = {}
 
     async def guard(self, request: Request, operation: Operation, id: RecordId) -> Heard:
-        policy = operation.policy
-        claim = Claim(
-            id, await self._fingerprint(request, policy), os.urandom(16), policy.lease_seconds, policy.ttl_seconds
-        )
+        trail = Trail(asyncio.get_running_loop().time())
+        heard = await self._guard(request, operation.policy, id, trail)
+        return Heard(heard.outcome, heard.reply, trail)
+
+    async def _guard(self, request: Request, policy: Policy, id: RecordId, trail: Trail) -> Heard:
+        trail.fingerprint = await self._fingerprint(request, policy)
+        claim = Claim(id, trail.fingerprint, os.urandom(16), policy.lease_seconds, policy.ttl_seconds)
         try:
             step = await self._decide(claim, policy)
         except StoreUnavailable:
             return _refused(Problem(Code.IDEMPOTENCY_STORE_UNAVAILABLE, retry_after=STORE_RETRY_SECONDS), id)
+        trail.decided = asyncio.get_running_loop().time()
         match step:
             case Forward(lease=lease):
-                return await self._in_own_task(request, lease, policy)
+                return await self._in_own_task(request, lease, policy, trail)
             case Replay(answer=answer):
                 return Heard(Outcome.REPLAY, replay(answer, id.key, policy))
             case Refuse(problem=problem):
@@ -159,16 +176,17 @@ class Exchange:
         else:
             await asyncio.wait({running}, timeout=seconds)
 
-    async def _in_own_task(self, request: Request, lease: Lease, policy: Policy) -> Heard:
+    async def _in_own_task(self, request: Request, lease: Lease, policy: Policy, trail: Trail) -> Heard:
         id = lease.claim.id
+        trail.attempt = lease.attempt
         heard: asyncio.Future[Heard] = asyncio.get_running_loop().create_future()
         self.running[id] = heard
         self._observer.claimed(lease.attempt)
 
         async def carry_out() -> None:
-            renewal = _Renewal(self._store, lease, self.tasks, lambda: self._observer.lease_lost(id))
+            renewal = _Renewal(self._store, lease, self.tasks, trail, lambda: self._observer.lease_lost(id))
             try:
-                await self._carry_out(request, lease, policy, heard)
+                await self._carry_out(request, lease, policy, trail, heard)
             finally:
                 renewal.stop()
                 if self.running.get(id) is heard:
@@ -177,12 +195,16 @@ class Exchange:
                     heard.set_result(_refused(Problem(Code.INTERNAL_ERROR), id, Outcome.LOST))
 
         self.tasks.spawn(carry_out(), "guarded write")
-        return await asyncio.shield(heard)
+        told = await asyncio.shield(heard)
+        trail.settled = asyncio.get_running_loop().time()
+        return told
 
-    async def _carry_out(self, request: Request, lease: Lease, policy: Policy, heard: asyncio.Future[Heard]) -> None:
+    async def _carry_out(
+        self, request: Request, lease: Lease, policy: Policy, trail: Trail, heard: asyncio.Future[Heard]
+    ) -> None:
         """Forward the write, settle its outcome, then let the client hear it."""
         loop = asyncio.get_running_loop()
-        started = loop.time()
+        trail.sent = started = loop.time()
         sent = await self._upstream.send(
             request.method,
             request.target,
@@ -192,6 +214,7 @@ class Exchange:
         )
         match sent:
             case NotSent():
+                trail.sent = None
                 await self._settle(lease, Settlement.RELEASE)
                 problem = Problem(Code.UPSTREAM_UNREACHABLE, retry_after=STORE_RETRY_SECONDS)
                 heard.set_result(_refused(problem, lease.claim.id, Outcome.NOT_SENT))
@@ -201,7 +224,8 @@ class Exchange:
                 try:
                     pieces, whole = await self._collect(sent)
                     if whole:
-                        self._observer.upstream_answered(loop.time() - started)
+                        trail.answered = loop.time()
+                        self._observer.upstream_answered(trail.answered - started)
                         await self._answered(sent, b"".join(pieces), lease, policy, heard)
                     else:
                         await self._pass_on(sent, pieces, lease, policy, heard)
@@ -311,7 +335,7 @@ class Exchange:
             self.tasks.spawn(self._settle_later(lease, settlement, answer, kept), "settle later")
             return False
         if not settled:
-            self._observer.lease_lost(lease.claim.id)
+            self._observer.finished_late(lease.claim.id)
         return True if settled else None
 
     async def _settle_once(self, lease: Lease, settlement: Settlement, answer: Answer | None, kept: bool) -> bool:
@@ -342,10 +366,11 @@ class Exchange:
 class _Renewal:
     """Renews a lease while its owner works: at a third of its length, so that two tries may fail."""
 
-    def __init__(self, store: Store, lease: Lease, tasks: Tasks, lost: Callable[[], None]) -> None:
+    def __init__(self, store: Store, lease: Lease, tasks: Tasks, trail: Trail, lost: Callable[[], None]) -> None:
         self._store = store
         self._lease = lease
         self._tasks = tasks
+        self._trail = trail
         self._lost = lost
         self._stopped = False
         self._schedule()
@@ -365,6 +390,7 @@ class _Renewal:
         if self._stopped:
             return
         if held:
+            self._trail.renewals += 1
             self._schedule()
         else:
             self._lost()

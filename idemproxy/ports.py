@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from idemproxy.core.messages import Answer, Headers
+from idemproxy.core.messages import Answer, Headers, Request
+from idemproxy.core.policy import Operation
 from idemproxy.core.record import Claim, Found, Lease, RecordId
 
 
@@ -130,6 +131,35 @@ class Outcome(Enum):
     INVALID = "invalid"
 
 
+@dataclass(slots=True)
+class Trail:
+    """The steps of one guarded request, on the loop's clock; None for a step that was not taken."""
+
+    started: float
+    fingerprint: bytes = b""
+    decided: float | None = None
+    """The store has said what is there, and the judge what follows."""
+    attempt: int = 0
+    """Of the claim that this request won; 0 when it won none."""
+    sent: float | None = None
+    renewals: int = 0
+    answered: float | None = None
+    settled: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A request to a guarded operation that has been answered. Without a trail, it was refused before any claim."""
+
+    outcome: Outcome
+    request: Request
+    operation: Operation
+    id: RecordId | None
+    status: int
+    seconds: float
+    trail: Trail | None
+
+
 class Observer(Protocol):
     """What the exchange tells about itself. Implementations must be quick and must not raise."""
 
@@ -137,8 +167,18 @@ class Observer(Protocol):
 
     def upstream_answered(self, seconds: float) -> None: ...
 
-    def lease_lost(self, id: RecordId) -> None: ...
+    def lease_lost(self, id: RecordId) -> None:
+        """A renewal found the lease gone."""
+        ...
+
+    def finished_late(self, id: RecordId) -> None:
+        """Settling found the lease gone: the record belongs to somebody else, and was not changed."""
+        ...
 
     def settle_failed(self, id: RecordId) -> None: ...
 
-    def finished(self, outcome: Outcome, method: str, id: RecordId | None, status: int, seconds: float) -> None: ...
+    def unkeyed(self, operation: Operation) -> None:
+        """A request to a guarded operation came without a key, and passed unguarded."""
+        ...
+
+    def finished(self, exchange: Finished) -> None: ...

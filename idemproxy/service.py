@@ -20,8 +20,8 @@ from idemproxy.edge.server import DataServer
 from idemproxy.edge.upstream import HttpUpstream, Origin
 from idemproxy.exchange import Exchange, Limits
 from idemproxy.operator.admin import application
-from idemproxy.operator.logs import Reporter
 from idemproxy.operator.metrics import Metrics
+from idemproxy.operator.reporter import Reporter
 from idemproxy.settings import Settings, split_list
 from idemproxy.store.embedded import EmbeddedError, EmbeddedPostgres
 from idemproxy.store.migrate import MigrationError, migrate, require_current

@@ -102,6 +102,8 @@ class Operation:
 
     route: str
     policy: Policy
+    label: str = "*"
+    """What metrics call it: a path template of the contract. Without one, paths have no bound, so all share a star."""
 
 
 ROUTE_MAX = 512

@@ -24,7 +24,7 @@ from idemproxy.core.problems import Code, Problem
 from idemproxy.core.record import RecordId
 from idemproxy.core.replies import Reply, refusal
 from idemproxy.exchange import Exchange, Heard, LiveReply, own_names
-from idemproxy.ports import BodyLost, Loss, Lost, NotSent, Observer, Opened, Outcome, Upstream
+from idemproxy.ports import BodyLost, Finished, Loss, Lost, NotSent, Observer, Opened, Outcome, Upstream
 
 log = logging.getLogger("idemproxy.http")
 
@@ -133,34 +133,38 @@ class DataServer:
         identity = None if in_body else identify(head, operation)
         own = own_names(operation.policy)
         if isinstance(identity, NoKey):
+            self._observer.unkeyed(operation)
             return await self._pass_through(request, head, own, keep_alive)
         body = identity if isinstance(identity, Problem) else await self._body(request)
         if isinstance(body, Problem):
             # The body was not read: what follows on this connection is not a request.
             id = identity if isinstance(identity, RecordId) else None
             keep_alive = keep_alive and not request.can_read_body
-            return await self._refuse(request, head, body, started, id=id, keep_alive=keep_alive)
+            return await self._refuse(request, head, operation, body, started, id=id, keep_alive=keep_alive)
         whole = Request(head.method, head.target, head.headers, body)
         if not isinstance(identity, RecordId):
             identity = identify(whole, operation)
         if isinstance(identity, NoKey):
+            self._observer.unkeyed(operation)
             return await self._pass_through(request, whole, own, keep_alive)
         if isinstance(identity, Problem):
-            return await self._refuse(request, head, identity, started, keep_alive=keep_alive)
+            return await self._refuse(request, head, operation, identity, started, keep_alive=keep_alive)
         heard = await self._exchange.guard(whole, operation, identity)
-        return await self._tell(request, head, identity, heard, started, keep_alive)
+        return await self._tell(request, head, operation, identity, heard, started, keep_alive)
 
     async def _tell(
         self,
         request: web.BaseRequest,
         head: Request,
+        operation: Operation,
         identity: RecordId,
         heard: Heard,
         started: float,
         keep_alive: bool,
     ) -> Written:
         reply = heard.reply
-        self._observer.finished(heard.outcome, head.method, identity, reply.status, time.monotonic() - started)
+        seconds = time.monotonic() - started
+        self._observer.finished(Finished(heard.outcome, head, operation, identity, reply.status, seconds, heard.trail))
         keep_alive = keep_alive and not self.closing
         if isinstance(reply, Reply):
             return await _write(request, reply, keep_alive=keep_alive)
@@ -170,6 +174,7 @@ class DataServer:
         self,
         request: web.BaseRequest,
         head: Request,
+        operation: Operation,
         problem: Problem,
         started: float,
         *,
@@ -177,7 +182,7 @@ class DataServer:
         keep_alive: bool,
     ) -> Written:
         seconds = time.monotonic() - started
-        self._observer.finished(Outcome.INVALID, head.method, id, problem.status, seconds)
+        self._observer.finished(Finished(Outcome.INVALID, head, operation, id, problem.status, seconds, None))
         return await _write(request, refusal(problem, id.key if id else None), keep_alive=keep_alive)
 
     async def _body(self, request: web.BaseRequest) -> bytes | Problem:

@@ -8,11 +8,6 @@ from datetime import UTC, datetime
 
 import orjson
 
-from idemproxy.core.identity import key_hash
-from idemproxy.core.record import RecordId
-from idemproxy.operator.metrics import Metrics
-from idemproxy.ports import Outcome
-
 log = logging.getLogger("idemproxy")
 
 _COLOURS = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m"}
@@ -58,33 +53,3 @@ def set_up(log_format: str) -> None:
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     log.setLevel(logging.INFO)
-
-
-class Reporter:
-    """The exchange's observer: counts, and one line per guarded exchange."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-
-    def claimed(self, attempt: int) -> None:
-        self._metrics.claimed(attempt)
-
-    def upstream_answered(self, seconds: float) -> None:
-        self._metrics.upstream_seconds.observe(seconds)
-
-    def lease_lost(self, id: RecordId) -> None:
-        self._metrics.lease_losses.inc()
-        log.warning("lease lost: another owner has this key now", extra={"fields": {"key": key_hash(id.key)}})
-
-    def settle_failed(self, id: RecordId) -> None:
-        self._metrics.settle_failures.inc()
-        log.error("outcome not stored yet, trying on", extra={"fields": {"key": key_hash(id.key)}})
-
-    def finished(self, outcome: Outcome, method: str, id: RecordId | None, status: int, seconds: float) -> None:
-        self._metrics.exchange(outcome, seconds)
-        if log.isEnabledFor(logging.INFO):
-            fields = {"outcome": outcome.value, "method": method, "status": status, "ms": round(seconds * 1000, 1)}
-            if id is not None:
-                fields["key"] = key_hash(id.key)
-                fields["scope"] = id.scope.hex()[:12]
-            log.info("exchange", extra={"fields": fields})

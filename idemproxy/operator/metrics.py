@@ -19,8 +19,15 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         self.exchanges = Counter(
             "idemproxy_exchanges",
-            "Guarded requests by how they ended; see the outcomes in the documentation.",
-            ["outcome"],
+            "Requests to guarded operations by how they ended. The route is the contract's template; without a "
+            "contract it is a star, for paths have no bound.",
+            ["route", "outcome"],
+            registry=registry,
+        )
+        self.unkeyed = Counter(
+            "idemproxy_unkeyed_requests",
+            "Requests to guarded operations that came without a key and passed unguarded.",
+            ["route"],
             registry=registry,
         )
         self.claims = Counter(
@@ -34,7 +41,12 @@ class Metrics:
         )
         self.lease_losses = Counter(
             "idemproxy_lease_losses",
-            "Leases found lost by their owner: it was paused for too long, and changed nothing.",
+            "Leases that a renewal found gone: their owner was paused or cut off from the store for too long.",
+            registry=registry,
+        )
+        self.late_finishes = Counter(
+            "idemproxy_late_finishes",
+            "Outcomes that came after somebody else had taken the key over: they changed nothing.",
             registry=registry,
         )
         self.settle_failures = Counter(
@@ -73,11 +85,14 @@ class Metrics:
         )
         self.build = Gauge("idemproxy_build", "Always 1; the version is its label.", ["version"], registry=registry)
         self.build.labels(__version__).set(1)
-        self._outcomes = {outcome: self.exchanges.labels(outcome.value) for outcome in Outcome}
+        self._outcomes: dict[tuple[str, Outcome], Counter] = {}
         self._first, self._again = self.claims.labels("first"), self.claims.labels("again")
 
-    def exchange(self, outcome: Outcome, seconds: float) -> None:
-        self._outcomes[outcome].inc()
+    def exchange(self, route: str, outcome: Outcome, seconds: float) -> None:
+        counter = self._outcomes.get((route, outcome))
+        if counter is None:  # `labels` checks its arguments at ten times the price of this look-up
+            counter = self._outcomes[route, outcome] = self.exchanges.labels(route, outcome.value)
+        counter.inc()
         self.exchange_seconds.observe(seconds)
 
     def claimed(self, attempt: int) -> None:

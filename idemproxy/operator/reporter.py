@@ -1,0 +1,65 @@
+"""The exchange's observer: counts, and one log line per guarded exchange."""
+
+from __future__ import annotations
+
+import logging
+
+from idemproxy.core.identity import key_hash
+from idemproxy.core.policy import Operation
+from idemproxy.core.record import RecordId
+from idemproxy.operator.metrics import Metrics
+from idemproxy.operator.trace import trace_id
+from idemproxy.ports import Finished
+
+log = logging.getLogger("idemproxy")
+
+
+class Reporter:
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def claimed(self, attempt: int) -> None:
+        self._metrics.claimed(attempt)
+
+    def upstream_answered(self, seconds: float) -> None:
+        self._metrics.upstream_seconds.observe(seconds)
+
+    def lease_lost(self, id: RecordId) -> None:
+        self._metrics.lease_losses.inc()
+        log.warning("lease lost: another owner may have this key now", extra={"fields": {"key": key_hash(id.key)}})
+
+    def finished_late(self, id: RecordId) -> None:
+        self._metrics.late_finishes.inc()
+        log.warning("finished late: another owner has this key", extra={"fields": {"key": key_hash(id.key)}})
+
+    def settle_failed(self, id: RecordId) -> None:
+        self._metrics.settle_failures.inc()
+        log.error("outcome not stored yet, trying on", extra={"fields": {"key": key_hash(id.key)}})
+
+    def unkeyed(self, operation: Operation) -> None:
+        self._metrics.unkeyed.labels(operation.label).inc()
+
+    def finished(self, exchange: Finished) -> None:
+        self._metrics.exchange(exchange.operation.label, exchange.outcome, exchange.seconds)
+        if log.isEnabledFor(logging.INFO):
+            log.info("exchange", extra={"fields": fields(exchange)})
+
+
+def fields(exchange: Finished) -> dict[str, str | int | float]:
+    """What is said of an exchange: the key as a hash that finds it again, nothing of the bodies or credentials."""
+    said: dict[str, str | int | float] = {
+        "outcome": exchange.outcome.value,
+        "method": exchange.request.method,
+        "status": exchange.status,
+        "ms": round(exchange.seconds * 1000, 1),
+    }
+    if exchange.id is not None:
+        said["key"] = key_hash(exchange.id.key)
+        said["scope"] = exchange.id.scope.hex()[:12]
+        said["route"] = exchange.id.route
+    if exchange.trail is not None and exchange.trail.attempt > 1:
+        said["attempt"] = exchange.trail.attempt
+    trace = trace_id(exchange.request.headers)
+    if trace is not None:
+        said["trace"] = trace
+    return said
