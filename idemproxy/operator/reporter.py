@@ -30,7 +30,7 @@ class Reporter:
 
     def finished_late(self, id: RecordId) -> None:
         self._metrics.late_finishes.inc()
-        log.warning("finished late: another owner has this key", extra={"fields": {"key": key_hash(id.key)}})
+        log.warning("lease lost: finished late, another owner has it", extra={"fields": {"key": key_hash(id.key)}})
 
     def settle_failed(self, id: RecordId) -> None:
         self._metrics.settle_failures.inc()
