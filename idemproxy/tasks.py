@@ -33,9 +33,12 @@ class Tasks:
             log.error("task %s failed", task.get_name(), exc_info=failure)
 
     async def finished(self, timeout: float) -> bool:
-        """Wait until every task has ended; False when some were still running after `timeout` seconds."""
-        if self._running:
-            await asyncio.wait(self._running, timeout=timeout)
+        """Wait until every task has ended, those that they start meanwhile too; False when `timeout` came first."""
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + timeout
+        while self._running and (left := give_up - loop.time()) > 0:
+            await asyncio.wait(self._running, timeout=left)
+            await asyncio.sleep(0)  # what has ended leaves the set in a callback, which may not have run yet
         return not self._running
 
     async def cancel(self) -> None:

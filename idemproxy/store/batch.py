@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from idemproxy.ports import StoreUnavailable
 from idemproxy.tasks import Tasks
+
+log = logging.getLogger("idemproxy")
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -60,6 +63,8 @@ class Batcher(Generic[Item, Result]):
                 await self._run_batch(self._next_batch())
         finally:
             self._pumping = False
+            self._fail(self._waiting, StoreUnavailable("the store is closed"))
+            self._waiting.clear()
 
     def _next_batch(self) -> list[tuple[Item, asyncio.Future[Result]]]:
         batch: list[tuple[Item, asyncio.Future[Result]]] = []
@@ -87,6 +92,9 @@ class Batcher(Generic[Item, Result]):
                 await self._run_batch([single])
         except StoreUnavailable as failure:
             self._fail(batch, failure)
+        except Exception:  # a fault of ours, which must not stop those who come behind
+            log.exception("store statement %s failed", self._name)
+            self._fail(batch, StoreUnavailable("the statement failed"))
         except BaseException:
             self._fail(batch, StoreUnavailable("the statement was given up"))
             raise
@@ -98,7 +106,7 @@ class Batcher(Generic[Item, Result]):
                     self._late(item, result)
 
     @staticmethod
-    def _fail(batch: list[tuple[Item, asyncio.Future[Result]]], failure: StoreUnavailable) -> None:
+    def _fail(batch: Iterable[tuple[Item, asyncio.Future[Result]]], failure: StoreUnavailable) -> None:
         for _, future in batch:
             if not future.done():
                 future.set_exception(failure)

@@ -237,6 +237,7 @@ class PostgresStore:
             try:
                 rows = await self._once(statement, columns)
             except BAD_DATA as bad:
+                self._failed()
                 raise BadItem(f"{name}: {type(bad).__name__}") from bad
             except WORTH_ANOTHER_TRY as failure:
                 self._failed()

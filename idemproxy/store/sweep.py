@@ -17,27 +17,32 @@ SWEEP_BATCH = 1000
 """Small enough that a batch ends within milliseconds and no write waits for it."""
 
 
-async def sweep_once(connection: PoolConnectionProxy, tombstone_seconds: float) -> int | None:
-    """Delete one batch; how many records went, or None when another replica is sweeping."""
+async def sweep(pool: asyncpg.Pool, tombstone_seconds: float) -> int:
+    """Batch after batch, until nothing expired is left; how many records went. Tombstones then lose their answers."""
+    swept = await _in_batches(pool, "sweep", tombstone_seconds)
+    if tombstone_seconds > 0:
+        await _in_batches(pool, "strip")
+    return swept
+
+
+async def _in_batches(pool: asyncpg.Pool, statement: str, *arguments: float) -> int:
+    total = 0
+    while True:
+        async with pool.acquire(timeout=ACQUIRE_SECONDS) as connection:
+            count = await run_batch(connection, statement, *arguments)
+        total += count or 0
+        if count is None or count < SWEEP_BATCH:
+            return total
+
+
+async def run_batch(connection: PoolConnectionProxy, statement: str, *arguments: float) -> int | None:
+    """Run `sweep` or `strip` once; how many records it changed, or None when another replica is sweeping."""
     sql = queries.load()
     async with connection.transaction():
         if not await connection.fetchval(sql["sweep_lock"]):
             return None
-        if tombstone_seconds > 0:
-            await connection.execute(sql["strip"], SWEEP_BATCH)
-        status = await connection.execute(sql["sweep"], tombstone_seconds, SWEEP_BATCH)
+        status = await connection.execute(sql[statement], *arguments, SWEEP_BATCH)
     return int(status.rpartition(" ")[2])
-
-
-async def sweep(pool: asyncpg.Pool, tombstone_seconds: float) -> int:
-    """Batch after batch, until nothing expired is left."""
-    total = 0
-    while True:
-        async with pool.acquire(timeout=ACQUIRE_SECONDS) as connection:
-            count = await sweep_once(connection, tombstone_seconds)
-        total += count or 0
-        if count is None or count < SWEEP_BATCH:
-            return total
 
 
 async def sweep_forever(pool: asyncpg.Pool, tombstone_seconds: float, interval: float) -> None:

@@ -6,10 +6,8 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import aiohttp
 import asyncpg
@@ -22,6 +20,7 @@ from idemproxy.service import Service
 from tests.conftest import StartProxy
 from tests.support.orders import Orders, orders_api
 from tests.support.rawserver import RawServer, answering, closing_after, ok, read_request
+from tests.support.way import way_to
 
 ADA = {"Authorization": "Bearer ada"}
 KEYED = {**ADA, "Idempotency-Key": "order-1"}
@@ -266,73 +265,6 @@ async def test_an_expired_key_that_left_a_tombstone_is_refused(proxy: StartProxy
 
 
 # The store
-
-
-class Forwarder:
-    """A TCP way to the database that can be cut, or stopped without a word."""
-
-    def __init__(self, dsn: str) -> None:
-        parts = urlsplit(dsn)
-        query = parse_qs(parts.query)
-        self._host = query.get("host", [parts.hostname or ""])[0]
-        self._port = int(query.get("port", [str(parts.port or 5432)])[0])
-        self._user, self._password = parts.username, parts.password
-        self._name = parts.path
-        self._writers: list[asyncio.StreamWriter] = []
-        self._tasks: list[asyncio.Task[None]] = []
-        self._flowing = asyncio.Event()
-        self._flowing.set()
-
-    async def open(self) -> str:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        port = self._server.sockets[0].getsockname()[1]
-        login = f"{self._user or 'postgres'}{':' + self._password if self._password else ''}@"
-        return f"postgresql://{login}127.0.0.1:{port}{self._name}?sslmode=disable"
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.append(writer)
-        await self._flowing.wait()
-        if self._host.startswith("/"):
-            there = await asyncio.open_unix_connection(f"{self._host}/.s.PGSQL.{self._port}")
-        else:
-            there = await asyncio.open_connection(self._host, self._port)
-        self._writers.append(there[1])
-        self._tasks += [
-            asyncio.create_task(self._copy(reader, there[1])),
-            asyncio.create_task(self._copy(there[0], writer)),
-        ]
-
-    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(65536):
-                await self._flowing.wait()
-                writer.write(data)
-        except ConnectionError:
-            pass
-        writer.close()
-
-    def freeze(self) -> None:
-        self._flowing.clear()
-
-    def cut(self) -> None:
-        self._server.close()
-        for writer in self._writers:
-            writer.transport.abort()
-
-    async def close(self) -> None:
-        self._flowing.set()
-        self.cut()
-        await asyncio.gather(*self._tasks)
-
-
-@asynccontextmanager
-async def way_to(database: str) -> AsyncIterator[tuple[Forwarder, str]]:
-    forwarder = Forwarder(database)
-    url = await forwarder.open()
-    try:
-        yield forwarder, url
-    finally:
-        await forwarder.close()
 
 
 async def health(service: Service, path: str) -> int:

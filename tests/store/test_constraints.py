@@ -1,0 +1,136 @@
+"""The table holds the invariants by itself: whatever a statement tries, a record that breaks one cannot be stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tests.support.records import ADA, TEA
+
+TOKEN = bytes(16)
+CLAIMED = {
+    "key": "order-1",
+    "scope": ADA,
+    "route": "POST /orders",
+    "fingerprint": TEA,
+    "state": "claimed",
+    "token": TOKEN,
+    "attempt": 1,
+    "settled": False,
+    "lease": 30,
+    "ttl": 90,
+    "status": None,
+    "headers": None,
+    "body": None,
+}
+COMPLETED = {**CLAIMED, "state": "completed", "settled": True, "status": 201, "headers": b"", "body": b"{}"}
+NOT_KEPT = {**COMPLETED, "headers": None, "body": None}
+UNKNOWN = {**CLAIMED, "state": "unknown", "settled": True}
+
+INSERT = """
+    INSERT INTO idemproxy.records (key, scope, route, fingerprint, state, token, attempt, claimed_at, settled_at,
+                                   lease_until, expires_at, status, headers, body)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, now(), CASE WHEN $8::bool THEN now() END,
+            now() + $9::int * interval '1 second', now() + $10::int * interval '1 second', $11, $12, $13)
+"""
+
+
+async def insert(rows: asyncpg.Connection, record: dict[str, Any]) -> None:
+    await rows.execute(INSERT, *record.values())
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        CLAIMED,
+        COMPLETED,
+        NOT_KEPT,
+        UNKNOWN,
+        {**COMPLETED, "body": b""},
+        {**CLAIMED, "key": "k" * 255},
+        {**CLAIMED, "key": "~ !\"'\\"},
+        {**CLAIMED, "route": "r" * 512},
+        {**COMPLETED, "ttl": -1},
+        {**UNKNOWN, "ttl": -1},
+        {**COMPLETED, "status": 200},
+        {**COMPLETED, "status": 599},
+    ],
+)
+async def test_every_record_that_makes_sense_can_be_stored(rows: asyncpg.Connection, record: dict[str, Any]) -> None:
+    await insert(rows, record)
+
+
+VIOLATIONS: list[tuple[str, dict[str, Any]]] = [
+    ("records_key_printable", {**CLAIMED, "key": ""}),
+    ("records_key_printable", {**CLAIMED, "key": "k" * 256}),
+    ("records_key_printable", {**CLAIMED, "key": "tab\t"}),
+    ("records_key_printable", {**CLAIMED, "key": "line\n"}),
+    ("records_key_printable", {**CLAIMED, "key": "\nline"}),
+    ("records_key_printable", {**CLAIMED, "key": "del\x7f"}),
+    ("records_key_printable", {**CLAIMED, "key": "clé"}),
+    ("records_scope_hash", {**CLAIMED, "scope": b"Bearer ada"}),
+    ("records_scope_hash", {**CLAIMED, "scope": b""}),
+    ("records_route_length", {**CLAIMED, "route": ""}),
+    ("records_route_length", {**CLAIMED, "route": "r" * 513}),
+    ("records_fingerprint_length", {**CLAIMED, "fingerprint": TEA[1:]}),
+    ("records_token_length", {**CLAIMED, "token": b""}),
+    ("records_attempt_counts_from_one", {**CLAIMED, "attempt": 0}),
+    ("records_state", {**UNKNOWN, "state": "held"}),
+    ("records_claim_outlives_lease", {**CLAIMED, "ttl": 30}),
+    ("records_claim_outlives_lease", {**CLAIMED, "lease": 31, "ttl": 30}),
+    ("records_settled_has_time", {**CLAIMED, "settled": True}),
+    ("records_settled_has_time", {**COMPLETED, "settled": False}),
+    ("records_settled_has_time", {**UNKNOWN, "settled": False}),
+    ("records_completed_has_status", {**NOT_KEPT, "status": None}),
+    ("records_completed_has_status", {**CLAIMED, "status": 201}),
+    ("records_completed_has_status", {**UNKNOWN, "status": 201}),
+    ("records_status_is_final", {**COMPLETED, "status": 199}),
+    ("records_status_is_final", {**COMPLETED, "status": 100}),
+    ("records_status_is_final", {**COMPLETED, "status": 600}),
+    ("records_body_belongs_to_answer", {**COMPLETED, "headers": None}),
+    ("records_body_belongs_to_answer", {**COMPLETED, "body": None}),
+    ("records_body_belongs_to_answer", {**CLAIMED, "headers": b"", "body": b""}),
+    ("records_body_belongs_to_answer", {**UNKNOWN, "headers": b"", "body": b""}),
+]
+
+
+@pytest.mark.parametrize(("constraint", "record"), VIOLATIONS)
+async def test_a_record_that_makes_no_sense_is_refused(
+    rows: asyncpg.Connection, constraint: str, record: dict[str, Any]
+) -> None:
+    with pytest.raises(asyncpg.CheckViolationError) as refused:
+        await insert(rows, record)
+    assert refused.value.constraint_name == constraint
+
+
+async def test_an_id_is_there_once(rows: asyncpg.Connection) -> None:
+    await insert(rows, CLAIMED)
+    with pytest.raises(asyncpg.UniqueViolationError) as refused:
+        await insert(rows, COMPLETED)
+    assert refused.value.constraint_name == "records_id"
+
+
+async def test_every_check_of_the_table_is_tried_here(rows: asyncpg.Connection) -> None:
+    declared = await rows.fetch(
+        "SELECT conname FROM pg_constraint WHERE conrelid = 'idemproxy.records'::regclass AND contype = 'c'"
+    )
+    assert {row["conname"] for row in declared} == {constraint for constraint, _ in VIOLATIONS}
+
+
+@pytest.mark.parametrize(
+    "column", ["key", "scope", "route", "fingerprint", "state", "token", "attempt", "claimed_at", "lease_until"]
+)
+async def test_what_every_record_has_cannot_be_left_out(rows: asyncpg.Connection, column: str) -> None:
+    await insert(rows, CLAIMED)
+    with pytest.raises(asyncpg.NotNullViolationError):
+        await rows.execute(f"UPDATE idemproxy.records SET {column} = NULL")
+
+
+async def test_a_statement_that_breaks_one_record_changes_none(rows: asyncpg.Connection) -> None:
+    await insert(rows, CLAIMED)
+    await insert(rows, {**COMPLETED, "key": "order-2"})
+    with pytest.raises(asyncpg.CheckViolationError):
+        await rows.execute("UPDATE idemproxy.records SET state = 'completed', settled_at = now()")
+    assert await rows.fetchval("SELECT state FROM idemproxy.records WHERE key = 'order-1'") == "claimed"
