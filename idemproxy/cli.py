@@ -12,10 +12,10 @@ import uvloop
 
 from idemproxy import __version__, settings
 from idemproxy.operator import logs
-from idemproxy.service import Service, StartError, bind, prepare_schema
+from idemproxy.service import Service, StartError, bind, connected, prepare_schema, refused
 from idemproxy.settings import Settings, SettingsError
-from idemproxy.store.embedded import EmbeddedError, EmbeddedPostgres
-from idemproxy.store.migrate import MigrationError, migrate, pending
+from idemproxy.store.embedded import EmbeddedError, EmbeddedPostgres, find_bindir
+from idemproxy.store.migrate import migrate, pending
 from idemproxy.store.postgres import open_pool
 from idemproxy.store.sweep import sweep
 
@@ -56,7 +56,7 @@ def fail(faults: list[str]) -> NoReturn:
 def run_loop(main: Coroutine[Any, Any, int]) -> None:
     try:
         code = uvloop.run(main)
-    except (StartError, EmbeddedError, MigrationError) as failure:
+    except (StartError, EmbeddedError) as failure:
         fail([str(failure)])
     except KeyboardInterrupt:
         code = 130
@@ -104,7 +104,12 @@ def check(**flags: str | None) -> None:
                 bind(address, name).close()
             except StartError as failure:
                 faults.append(str(failure))
-        if chosen.database_url is not None:
+        if chosen.database_url is None:
+            try:
+                find_bindir()
+            except EmbeddedError as failure:
+                faults.append(str(failure))
+        else:
             unchanged = chosen.model_copy(update={"auto_migrate": False})
             try:
                 await prepare_schema(chosen.database_url.get_secret_value(), unchanged)
@@ -153,11 +158,8 @@ def migrate_verb(only_check: bool, **flags: str | None) -> None:
     chosen = load_database(flags)
 
     async def work(dsn: str) -> int:
-        connection = await _connect(dsn)
-        try:
+        async with connected(dsn, chosen) as connection:
             done = await (pending(connection) if only_check else migrate(connection))
-        finally:
-            await connection.close()
         for migration in done:
             click.echo(f"{'pending' if only_check else 'applied'} {migration.version:04d}_{migration.name}")
         if not done:
@@ -175,11 +177,12 @@ def sweep_verb(**flags: str | None) -> None:
 
     async def work(dsn: str) -> int:
         await prepare_schema(dsn, chosen)
-        pool = await open_pool(dsn, chosen.database_statement_cache_size)
         try:
-            click.echo(f"swept {await sweep(pool, chosen.tombstone_seconds)} expired records")
-        finally:
-            await pool.close()
+            async with await open_pool(dsn, chosen.database_statement_cache_size) as pool:
+                swept = await sweep(pool, chosen.tombstone_seconds)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as failure:
+            raise refused(failure) from failure
+        click.echo(f"swept {swept} expired records")
         return 0
 
     run_loop(with_database(chosen, work))
@@ -214,10 +217,3 @@ def healthcheck(arguments: tuple[str, ...]) -> None:
     from idemproxy.healthcheck import run as ask
 
     raise SystemExit(ask(list(arguments)))
-
-
-async def _connect(dsn: str) -> asyncpg.Connection:
-    try:
-        return await asyncpg.connect(dsn, timeout=5)
-    except (TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError) as failure:
-        raise StartError(f"the database cannot be reached ({failure}); check IDEMPROXY_DATABASE_URL") from failure

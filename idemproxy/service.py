@@ -6,7 +6,8 @@ import asyncio
 import logging
 import signal
 import socket
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import asyncpg
@@ -23,6 +24,7 @@ from idemproxy.operator.admin import application
 from idemproxy.operator.metrics import Metrics
 from idemproxy.operator.reporter import Reporter
 from idemproxy.settings import Settings, split_list
+from idemproxy.store import queries
 from idemproxy.store.embedded import EmbeddedError, EmbeddedPostgres
 from idemproxy.store.migrate import MigrationError, migrate, require_current
 from idemproxy.store.postgres import PostgresStore, open_pool
@@ -236,17 +238,8 @@ def bind(address: str, setting: str) -> socket.socket:
 
 
 async def prepare_schema(dsn: str, settings: Settings) -> None:
-    """Check durability, and migrate or insist on a current schema."""
-    try:
-        connection = await asyncpg.connect(
-            dsn, timeout=CONNECT_SECONDS, statement_cache_size=settings.database_statement_cache_size
-        )
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError) as failure:
-        raise StartError(
-            f"IDEMPROXY_DATABASE_URL: the database cannot be reached ({_one_line(failure)}); check host, port, "
-            "name and password"
-        ) from failure
-    try:
+    """Check durability, migrate or insist on a current schema, and see that the records can be worked with."""
+    async with connected(dsn, settings) as connection:
         if await connection.fetchval("SHOW synchronous_commit") == "off":
             raise StartError(
                 "IDEMPROXY_DATABASE_URL: synchronous_commit is off for this role or database, so that acknowledged "
@@ -257,12 +250,37 @@ async def prepare_schema(dsn: str, settings: Settings) -> None:
                 log.info("applied migration %04d_%s", done.version, done.name)
         else:
             await require_current(connection)
+        if role := await connection.fetchval(queries.load()["powerless"]):
+            raise StartError(
+                f"IDEMPROXY_DATABASE_URL: role {role} may not work with the records; as their owner, run "
+                f'GRANT SELECT, INSERT, UPDATE, DELETE ON idemproxy.records TO "{role}"'
+            )
+
+
+@asynccontextmanager
+async def connected(dsn: str, settings: Settings) -> AsyncIterator[asyncpg.Connection]:
+    """A connection for the preparations and the verbs; whatever the database refuses there becomes one clear line."""
+    try:
+        connection = await asyncpg.connect(
+            dsn, timeout=CONNECT_SECONDS, statement_cache_size=settings.database_statement_cache_size
+        )
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError) as failure:
+        raise StartError(
+            f"IDEMPROXY_DATABASE_URL: the database cannot be reached ({_one_line(failure)}); check host, port, "
+            "name and password"
+        ) from failure
+    try:
+        yield connection
     except MigrationError as failure:
         raise StartError(str(failure)) from failure
-    except asyncpg.PostgresError as failure:
-        raise StartError(f"the database refused to be prepared: {_one_line(failure)}") from failure
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as failure:
+        raise refused(failure) from failure
     finally:
         await connection.close(timeout=CONNECT_SECONDS)
+
+
+def refused(failure: BaseException) -> StartError:
+    return StartError(f"IDEMPROXY_DATABASE_URL: the database refused ({_one_line(failure)}); correct that there")
 
 
 def _one_line(failure: BaseException) -> str:

@@ -242,7 +242,7 @@ class Settings(BaseSettings):
 
     def shown(self) -> dict[str, str]:
         """The effective settings as text, secrets masked."""
-        values = {name: getattr(self, name) for name in type(self).model_fields}
+        values = {name: getattr(self, name) for name in type(self).model_fields} | {"auto_migrate": self.migrates}
         return {f"{PREFIX}{name.upper()}": shown_value(value) for name, value in values.items()}
 
 

@@ -50,7 +50,8 @@ class Origin:
         if "?" in url or "#" in url:
             raise _fault(url, "must have no query and no fragment")
         if "@" in parts.netloc:
-            raise _fault(url, "must have no user name or password: put them into a header")
+            shown = url.replace(parts.netloc.rpartition("@")[0], "********")
+            raise _fault(shown, "must have no user name or password: put them into a header")
         base_path = parts.path.rstrip("/").encode()
         if parts.scheme == "http+unix":
             path = unquote(parts.netloc)

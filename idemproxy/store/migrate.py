@@ -89,10 +89,10 @@ async def migrate(connection: asyncpg.Connection) -> list[Migration]:
             # A transaction's lock, so that it works behind PgBouncer; polled, because waiting inside a lock would
             # hold a snapshot that other schema changes wait for.
             if await connection.fetchval("SELECT pg_try_advisory_xact_lock(hashtextextended('idemproxy.migrate', 0))"):
-                await connection.execute(_LEDGER)
                 todo = await pending(connection)
-                if not todo:
+                if not todo:  # and no right is needed that only an owner has
                     return mine
+                await connection.execute(_LEDGER)
                 await connection.execute(todo[0].sql)
                 await connection.execute(
                     "INSERT INTO idemproxy.migrations (version, name, checksum) VALUES ($1, $2, $3)",

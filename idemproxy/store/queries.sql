@@ -103,3 +103,9 @@ UPDATE idemproxy.records SET headers = NULL, body = NULL
 -- name: sweep_lock
 -- One replica sweeps at a time. The lock ends with the transaction, so that it also works behind PgBouncer.
 SELECT pg_try_advisory_xact_lock(hashtextextended('idemproxy.sweep', 0));
+
+-- name: powerless
+-- The name of this session's role if it lacks any right that the statements above need.
+SELECT current_user
+ WHERE NOT (SELECT bool_and(has_table_privilege('idemproxy.records', needed))
+              FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS needed);
