@@ -4,7 +4,7 @@
 
 Two promises can be seen on this page. Nothing is sent before a claim was won: `_carry_out` is the only place that
 calls the upstream, and it takes a lease. Nothing is answered before the outcome was settled: every reply to a first
-write is made after `_settle`. (An answer too large to be kept is passed on while it arrives, but its last piece is
+write is made after `settle`. (An answer too large to be kept is passed on while it arrives, but its last piece is
 held back until it has been settled, so that no client sees the end of an answer that is not on record.)
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -33,8 +32,10 @@ from idemproxy.core.judge import (
 from idemproxy.core.messages import Answer, Headers, Request, header_value
 from idemproxy.core.policy import ForwardKey, HeaderKey, Operation, Policy
 from idemproxy.core.problems import Code, Problem
-from idemproxy.core.record import Claim, Completed, Lease, RecordId
+from idemproxy.core.record import Claim, Lease, RecordId, Running
 from idemproxy.core.replies import STORED_FALSE, Reply, first_write, own_fields, refusal, replay
+from idemproxy.core.steering import Steering, steering
+from idemproxy.forwarding import forward
 from idemproxy.pipe import Pipe
 from idemproxy.ports import (
     BodyLost,
@@ -49,6 +50,7 @@ from idemproxy.ports import (
     Trail,
     Upstream,
 )
+from idemproxy.settling import Renewal, Settler
 from idemproxy.tasks import Tasks
 
 WAIT_PAUSES = (0.05, 0.1, 0.2, 0.5)
@@ -109,6 +111,7 @@ class Exchange:
         self._limits = limits
         self.tasks = Tasks()
         """The writes under way: each outlives its client's connection, and a drain waits for all of them."""
+        self.settler = Settler(store, observer, self.tasks)
         self.running: dict[RecordId, asyncio.Future[Heard]] = {}
 
     async def guard(self, request: Request, operation: Operation, id: RecordId) -> Heard:
@@ -184,7 +187,7 @@ class Exchange:
         self._observer.claimed(lease.attempt)
 
         async def carry_out() -> None:
-            renewal = _Renewal(self._store, lease, self.tasks, trail, lambda: self._observer.lease_lost(id))
+            renewal = Renewal(self._store, lease, self.tasks, trail, lambda: self._observer.lease_lost(id))
             try:
                 await self._carry_out(request, lease, policy, trail, heard)
             finally:
@@ -205,17 +208,12 @@ class Exchange:
         """Forward the write, settle its outcome, then let the client hear it."""
         loop = asyncio.get_running_loop()
         trail.sent = started = loop.time()
-        sent = await self._upstream.send(
-            request.method,
-            request.target,
-            self._headers(request, lease, policy),
-            request.body,
-            timeout=self._limits.upstream_timeout,
-        )
+        headers = self._headers(request, lease, policy)
+        sent = await forward(self._upstream, request, headers, timeout=self._limits.upstream_timeout)
         match sent:
             case NotSent():
                 trail.sent = None
-                await self._settle(lease, Settlement.RELEASE)
+                await self.settler.settle(lease, Settlement.RELEASE)
                 problem = Problem(Code.UPSTREAM_UNREACHABLE, retry_after=STORE_RETRY_SECONDS)
                 heard.set_result(_refused(problem, lease.claim.id, Outcome.NOT_SENT))
             case Lost():
@@ -251,7 +249,8 @@ class Exchange:
             case _:
                 assert_never(policy.forward_key)
         length = (b"Content-Length", str(len(request.body)).encode())
-        return to_upstream(request.headers, host=self._host, framing=length, own=own, key=key, drop_key=drop)
+        sent = to_upstream(request.headers, host=self._host, framing=length, own=own, key=key, drop_key=drop)
+        return (*sent, (b"Idempotency-Attempt", str(lease.attempt).encode()))
 
     async def _collect(self, opened: Opened) -> tuple[list[bytes], bool]:
         """Read the answer as far as it can be kept; False when there is more."""
@@ -270,36 +269,43 @@ class Exchange:
         id = lease.claim.id
         answer = Answer(opened.status, opened.reason, to_client(opened.headers), body)
         kept = replace(answer, headers=to_store(answer.headers))
-        settlement = after_answer(answer.status, policy)
-        stored = await self._settle(lease, settlement, kept)
+        said = steering(opened.headers)
+        settlement = after_answer(answer.status, policy, said)
+        stored = await self.settler.settle(lasting(lease, said), settlement, kept, kept=said.store)
         if stored is None and settlement is Settlement.COMPLETE:
             # Somebody took over while this owner was paused. One body for all clients: theirs, if it is there.
             other = await self._other_answer(lease, kept, policy)
             if other is not None:
-                heard.set_result(Heard(Outcome.REPLAY, other))
+                heard.set_result(other)
                 return
             stored = False
-        reply = first_write(answer, id.key, stored=stored is not False)
+        reply = first_write(answer, id.key, lease.attempt, stored=stored is not False)
         heard.set_result(Heard(Outcome.FIRST_WRITE, reply))
 
-    async def _other_answer(self, lease: Lease, kept: Answer, policy: Policy) -> Reply | None:
+    async def _other_answer(self, lease: Lease, kept: Answer, policy: Policy) -> Heard | None:
+        """What the new owner made of it; None when that is not known, so that our own answer is all there is."""
+        id = lease.claim.id
         try:
             found = await self._store.claim(lease.claim)
             if isinstance(found, Lease):  # the other owner has released it: this answer is the one to be kept
                 await self._store.complete(found, kept, kept=True)
-                return first_write(kept, lease.claim.id.key)
+                return Heard(Outcome.FIRST_WRITE, first_write(kept, id.key, found.attempt))
         except StoreUnavailable:
             return None
-        if isinstance(found, Completed) and found.answer is not None:
-            return replay(found.answer, lease.claim.id.key, policy)
-        return None
+        match after_claim(found, lease.claim.fingerprint, policy):
+            case Replay(answer=answer):
+                return Heard(Outcome.REPLAY, replay(answer, id.key, policy))
+            case Refuse(problem=problem) | Wait(otherwise=problem) if isinstance(found, Running):
+                return _refused(problem, id)
+            case _:
+                return None
 
     async def _pass_on(
         self, opened: Opened, pieces: list[bytes], lease: Lease, policy: Policy, heard: asyncio.Future[Heard]
     ) -> None:
         """An answer too large to be kept flows to the client; that it was given is remembered."""
         pipe = Pipe()
-        headers = to_client(opened.headers) + own_fields(lease.claim.id.key, replay=False)
+        headers = to_client(opened.headers) + own_fields(lease.claim.id.key, replay=False, attempt=lease.attempt)
         length = header_value(opened.headers, b"content-length")
         live = LiveReply(opened.status, opened.reason, (*headers, STORED_FALSE), int(length) if length else None, pipe)
         heard.set_result(Heard(Outcome.FIRST_WRITE, live))
@@ -311,93 +317,20 @@ class Exchange:
                 await pipe.put(last)
                 last = piece
         except BodyLost as broken:
-            await self._settle(lease, Settlement.MARK_UNKNOWN)
+            await self.settler.settle(lease, Settlement.MARK_UNKNOWN)
             pipe.end(broken)
             return
         answer = Answer(opened.status, opened.reason, (), b"")
-        await self._settle(lease, after_answer(opened.status, policy), answer, kept=False)
+        said = steering(opened.headers)
+        settlement = after_answer(opened.status, policy, said)
+        await self.settler.settle(lasting(lease, said), settlement, answer, kept=False)
         await pipe.put(last)
         pipe.end()
 
     async def _lost(self, lost: Lost, lease: Lease, policy: Policy, heard: asyncio.Future[Heard]) -> None:
-        await self._settle(lease, Settlement.MARK_UNKNOWN)
+        await self.settler.settle(lease, Settlement.MARK_UNKNOWN)
         problem = after_loss(_LOSS_CODES[lost.loss], lease, policy)
         heard.set_result(_refused(problem, lease.claim.id, Outcome.LOST))
-
-    async def _settle(
-        self, lease: Lease, settlement: Settlement, answer: Answer | None = None, *, kept: bool = True
-    ) -> bool | None:
-        """True when it is on record, None when the lease was lost, False when settling goes on in the background."""
-        try:
-            settled = await self._settle_once(lease, settlement, answer, kept)
-        except StoreUnavailable:
-            self._observer.settle_failed(lease.claim.id)
-            self.tasks.spawn(self._settle_later(lease, settlement, answer, kept), "settle later")
-            return False
-        if not settled:
-            self._observer.finished_late(lease.claim.id)
-        return True if settled else None
-
-    async def _settle_once(self, lease: Lease, settlement: Settlement, answer: Answer | None, kept: bool) -> bool:
-        match settlement:
-            case Settlement.COMPLETE:
-                assert answer is not None  # noqa: S101 - only an answer completes
-                return await self._store.complete(lease, answer, kept=kept)
-            case Settlement.RELEASE:
-                return await self._store.release(lease)
-            case Settlement.MARK_UNKNOWN:
-                return await self._store.mark_unknown(lease)
-            case _:
-                assert_never(settlement)
-
-    async def _settle_later(self, lease: Lease, settlement: Settlement, answer: Answer | None, kept: bool) -> None:
-        """Keep trying for a lease's length: after that, somebody else may own the record."""
-        loop = asyncio.get_running_loop()
-        give_up = loop.time() + lease.claim.lease_seconds
-        while loop.time() < give_up:
-            await asyncio.sleep(STORE_RETRY_SECONDS)
-            try:
-                await self._settle_once(lease, settlement, answer, kept)
-            except StoreUnavailable:
-                continue
-            return
-
-
-class _Renewal:
-    """Renews a lease while its owner works: at a third of its length, so that two tries may fail."""
-
-    def __init__(self, store: Store, lease: Lease, tasks: Tasks, trail: Trail, lost: Callable[[], None]) -> None:
-        self._store = store
-        self._lease = lease
-        self._tasks = tasks
-        self._trail = trail
-        self._lost = lost
-        self._stopped = False
-        self._schedule()
-
-    def _schedule(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._lease.claim.lease_seconds / 3, self._due)
-
-    def _due(self) -> None:
-        self._tasks.spawn(self._renew(), "renew lease")
-
-    async def _renew(self) -> None:
-        try:
-            held = await self._store.renew(self._lease)
-        except StoreUnavailable:
-            held = True  # not known to be lost; the next try may succeed
-        if self._stopped:
-            return
-        if held:
-            self._trail.renewals += 1
-            self._schedule()
-        else:
-            self._lost()
-
-    def stop(self) -> None:
-        self._stopped = True
-        self._timer.cancel()
 
 
 def own_names(policy: Policy) -> frozenset[bytes]:
@@ -409,3 +342,10 @@ def own_names(policy: Policy) -> frozenset[bytes]:
 
 def _refused(problem: Problem, id: RecordId, outcome: Outcome | None = None) -> Heard:
     return Heard(outcome or _REFUSAL_OUTCOMES[problem.code], refusal(problem, id.key))
+
+
+def lasting(lease: Lease, said: Steering) -> Lease:
+    """The lease, with the time to live that the upstream asked for."""
+    if said.ttl_seconds is None:
+        return lease
+    return replace(lease, claim=replace(lease.claim, ttl_seconds=said.ttl_seconds))

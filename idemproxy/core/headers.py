@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from idemproxy.core.messages import Headers, header_values
+from idemproxy.core.steering import FIELDS as STEERING
 
 HOP_BY_HOP = frozenset(
     {
@@ -26,11 +27,18 @@ _PROTECTED = frozenset(
 )
 _PROTECTED_PREFIXES = (b"content-", b"x-forwarded-", b"if-")
 
-# Never forwarded as received: the proxy answers Expect itself, and sets the others.
-_OWN_REQUEST = HOP_BY_HOP | {b"expect", b"content-length", b"host"}
+# Never forwarded as received: the proxy answers Expect itself, and sets the others. An upstream may rely on the
+# attempt's number, so no client can make one up.
+_OWN_REQUEST = HOP_BY_HOP | {b"expect", b"content-length", b"host", b"idempotency-attempt", b"idempotency_attempt"}
 
-# Fields that only the proxy may say.
-_OWN_ANSWER = frozenset({b"idempotency-replay", b"idempotency-key", b"idempotency-conflict", b"idempotency-stored"})
+# Fields that only the proxy may say, and those that an upstream says to the proxy alone.
+_OWN_ANSWER = STEERING | {
+    b"idempotency-replay",
+    b"idempotency-key",
+    b"idempotency-conflict",
+    b"idempotency-stored",
+    b"idempotency-attempt",
+}
 
 NEVER_STORED = frozenset(
     {

@@ -20,6 +20,7 @@ from idemproxy.core.messages import Answer
 from idemproxy.core.policy import InFlight, OnUnknown, Policy
 from idemproxy.core.problems import Code, Problem
 from idemproxy.core.record import Completed, Expired, Found, Lease, Running, Unknown
+from idemproxy.core.steering import SILENT, Became, Steering
 
 RETRY_RUNNING_SECONDS = 1
 """Most writes end within a second, and asking again costs one indexed read: better than a lease's full length."""
@@ -107,10 +108,22 @@ GATEWAY_LOST = (502, 504)
 """An upstream that answers these is a gateway that has lost an answer itself: the write may have happened."""
 
 
-def after_answer(status: int, policy: Policy) -> Settlement:
+def after_answer(status: int, policy: Policy, said: Steering = SILENT) -> Settlement:
+    """The upstream's own word comes first; where it is silent, the status decides."""
+    match said.became:
+        case Became.UNKNOWN:
+            return Settlement.MARK_UNKNOWN
+        case Became.NONE:
+            return Settlement.RELEASE
+        case Became.PARTIAL:
+            return Settlement.COMPLETE
+        case None:
+            pass
+        case _:
+            assert_never(said.became)
     if status in GATEWAY_LOST:
         return Settlement.MARK_UNKNOWN
-    return Settlement.COMPLETE if status // 100 in policy.keep else Settlement.RELEASE
+    return Settlement.COMPLETE if said.store and status // 100 in policy.keep else Settlement.RELEASE
 
 
 def after_loss(code: Code, lease: Lease, policy: Policy) -> Problem:

@@ -31,19 +31,21 @@ class Reply:
     body: bytes
 
 
-def own_fields(key: str | None, *, replay: bool | None) -> Headers:
-    """The fields that every guarded answer carries."""
+def own_fields(key: str | None, *, replay: bool | None, attempt: int = 1) -> Headers:
+    """The fields that every guarded answer carries. The attempt is shown where there was more than one."""
     lines: list[tuple[bytes, bytes]] = []
     if replay is not None:
         lines.append((b"Idempotency-Replay", b"true" if replay else b"false"))
+    if attempt > 1:
+        lines.append((b"Idempotency-Attempt", str(attempt).encode()))
     if key is not None:
         lines.append((b"Idempotency-Key", wire_key(key)))
     lines.append(DESCRIBED_BY)
     return tuple(lines)
 
 
-def first_write(answer: Answer, key: str, *, stored: bool = True) -> Reply:
-    headers = to_client(answer.headers) + own_fields(key, replay=False)
+def first_write(answer: Answer, key: str, attempt: int, *, stored: bool = True) -> Reply:
+    headers = to_client(answer.headers) + own_fields(key, replay=False, attempt=attempt)
     if not stored:
         headers += (STORED_FALSE,)
     return Reply(answer.status, answer.reason, headers, answer.body)

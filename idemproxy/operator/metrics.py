@@ -54,6 +54,11 @@ class Metrics:
             "Outcomes that could not be stored at once; each may end as an unknown outcome. Alert on any.",
             registry=registry,
         )
+        self.settle_losses = Counter(
+            "idemproxy_settle_losses",
+            "Outcomes that could not be stored within their lease and were given up. Alert on any.",
+            registry=registry,
+        )
         self.store_errors = Counter(
             "idemproxy_store_errors", "Statements that failed and were tried again or given up.", registry=registry
         )

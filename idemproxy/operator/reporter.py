@@ -36,6 +36,14 @@ class Reporter:
         self._metrics.settle_failures.inc()
         log.error("outcome not stored yet, trying on", extra={"fields": {"key": key_hash(id.key)}})
 
+    def settled_late(self, id: RecordId, *, stored: bool) -> None:
+        fields = {"fields": {"key": key_hash(id.key)}}
+        if stored:
+            log.info("outcome stored after all", extra=fields)
+        else:
+            self._metrics.settle_losses.inc()
+            log.error("outcome never stored: the write was executed, and counts as unknown", extra=fields)
+
     def unkeyed(self, operation: Operation) -> None:
         self._metrics.unkeyed.labels(operation.label).inc()
 

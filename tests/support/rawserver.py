@@ -20,10 +20,12 @@ _recorded: ContextVar[list[bytes]] = ContextVar("recorded")
 class RawServer:
     """Runs `handler` for each connection and records what `read_request` reads there."""
 
-    def __init__(self, handler: Handler, *, tls: ssl.SSLContext | None = None, path: str | None = None) -> None:
+    def __init__(
+        self, handler: Handler, *, tls: ssl.SSLContext | None = None, path: str | None = None, port: int = 0
+    ) -> None:
         self.requests: list[bytes] = []
         self.connections = 0
-        self.port = 0
+        self.port = port
         self._handler = handler
         self._tls = tls
         self._path = path
@@ -40,7 +42,7 @@ class RawServer:
         if self._path is not None:
             self._server = await asyncio.start_unix_server(self._serve, self._path)
         else:
-            self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
+            self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self._tls)
             self.port = self._server.sockets[0].getsockname()[1]
         return self
 
