@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from idemproxy.contract.lint import catalogue
 from idemproxy.core.problems import Code
 from idemproxy.operator.metrics import Metrics
 from idemproxy.settings import PREFIX, SECRETS, Settings, shown_value
@@ -73,7 +74,30 @@ def metrics_page() -> str:
     return "\n".join([*lines, ""])
 
 
-PAGES = {"settings.md": settings_page, "errors.md": errors_page, "metrics.md": metrics_page}
+def contract_rules_page() -> str:
+    lines = [
+        "# Rules of the contract lint",
+        "",
+        "`idemproxy contract lint` exits with 1 on faults. For those that stop a start the proxy refuses the document,",
+        "too: it could not enforce what is written. The other faults are gaps in what callers are told; there the",
+        "settings decide, and the proxy starts.",
+        "",
+        "| Rule | It asks | Level | Stops a start |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| `{rule.name}` | {rule.meaning} | {rule.level} | {'yes' if rule.stops_start else 'no'} |"
+        for rule in catalogue()
+    ]
+    return "\n".join([*lines, ""])
+
+
+PAGES = {
+    "settings.md": settings_page,
+    "errors.md": errors_page,
+    "metrics.md": metrics_page,
+    "contract-rules.md": contract_rules_page,
+}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():

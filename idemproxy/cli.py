@@ -11,6 +11,7 @@ import click
 import uvloop
 
 from idemproxy import __version__, settings
+from idemproxy.contract.cli import contract
 from idemproxy.operator import logs
 from idemproxy.service import Service, StartError, bind, connected, prepare_schema, refused
 from idemproxy.settings import Settings, SettingsError
@@ -73,6 +74,9 @@ def cli() -> None:
     See it work:       idemproxy demo
     Before your API:   IDEMPROXY_UPSTREAM=http://127.0.0.1:9000 idemproxy run
     """
+
+
+cli.add_command(contract)
 
 
 @cli.command()
