@@ -15,11 +15,13 @@ import os
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from idemproxy.core.detection import Verdict
 from idemproxy.core.fingerprint import LARGE_BODY, fingerprint
 from idemproxy.core.headers import to_client, to_store, to_upstream
 from idemproxy.core.identity import derived_key, wire_key
 from idemproxy.core.judge import (
     Forward,
+    Probe,
     Refuse,
     Replay,
     Settlement,
@@ -50,6 +52,7 @@ from idemproxy.ports import (
     Trail,
     Upstream,
 )
+from idemproxy.probing import probe
 from idemproxy.settling import Renewal, Settler
 from idemproxy.tasks import Tasks
 
@@ -128,8 +131,8 @@ class Exchange:
             return _refused(Problem(Code.IDEMPOTENCY_STORE_UNAVAILABLE, retry_after=STORE_RETRY_SECONDS), id)
         trail.decided = asyncio.get_running_loop().time()
         match step:
-            case Forward(lease=lease):
-                return await self._in_own_task(request, lease, policy, trail)
+            case Forward() | Probe():
+                return await self._in_own_task(request, step, policy, trail)
             case Replay(answer=answer):
                 return Heard(Outcome.REPLAY, replay(answer, id.key, policy))
             case Refuse(problem=problem):
@@ -144,7 +147,7 @@ class Exchange:
             return (await asyncio.to_thread(fingerprint, request, policy.rules, limit)).to_bytes()
         return fingerprint(request, policy.rules, limit).to_bytes()
 
-    async def _decide(self, claim: Claim, policy: Policy) -> Forward | Replay | Refuse:
+    async def _decide(self, claim: Claim, policy: Policy) -> Forward | Probe | Replay | Refuse:
         """Claim, and follow the judge until there is something to do for this request."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + policy.wait_seconds
@@ -166,7 +169,7 @@ class Exchange:
                     looks += 1
                     await self._until_settled_here(claim.id, min(pause, left))
                     found = await self._store.claim(claim)
-                case Forward() | Replay() | Refuse():
+                case Forward() | Probe() | Replay() | Refuse():
                     return step
                 case _:
                     assert_never(step)
@@ -179,7 +182,8 @@ class Exchange:
         else:
             await asyncio.wait({running}, timeout=seconds)
 
-    async def _in_own_task(self, request: Request, lease: Lease, policy: Policy, trail: Trail) -> Heard:
+    async def _in_own_task(self, request: Request, step: Forward | Probe, policy: Policy, trail: Trail) -> Heard:
+        lease = step.lease
         id = lease.claim.id
         trail.attempt = lease.attempt
         heard: asyncio.Future[Heard] = asyncio.get_running_loop().create_future()
@@ -189,7 +193,10 @@ class Exchange:
         async def carry_out() -> None:
             renewal = Renewal(self._store, lease, self.tasks, trail, lambda: self._observer.lease_lost(id))
             try:
-                await self._carry_out(request, lease, policy, trail, heard)
+                if isinstance(step, Probe):
+                    await self._probe(request, step, policy, heard)
+                if not heard.done():
+                    await self._carry_out(request, lease, policy, trail, heard)
             finally:
                 renewal.stop()
                 if self.running.get(id) is heard:
@@ -202,6 +209,20 @@ class Exchange:
         trail.settled = asyncio.get_running_loop().time()
         return told
 
+    async def _probe(self, request: Request, step: Probe, policy: Policy, heard: asyncio.Future[Heard]) -> None:
+        """Settle what an earlier attempt came to, if the API can tell; nothing is done when it did not happen."""
+        lease = step.lease
+        headers = self._headers(request, lease, policy)
+        limit = self._limits.max_stored_bytes
+        found = await probe(self._upstream, request, headers, lease.claim.id, step.detection, max_bytes=limit)
+        if isinstance(found, Answer):
+            await self.settler.settle(lease, Settlement.COMPLETE, found)
+            heard.set_result(Heard(Outcome.PROBED, replay(found, lease.claim.id.key, policy)))
+        elif found is Verdict.UNCLEAR:
+            await self.settler.settle(lease, Settlement.MARK_UNKNOWN)
+            problem = after_loss(Code.IDEMPOTENCY_OUTCOME_UNKNOWN, lease, policy)
+            heard.set_result(_refused(problem, lease.claim.id))
+
     async def _carry_out(
         self, request: Request, lease: Lease, policy: Policy, trail: Trail, heard: asyncio.Future[Heard]
     ) -> None:
@@ -211,10 +232,14 @@ class Exchange:
         headers = self._headers(request, lease, policy)
         sent = await forward(self._upstream, request, headers, timeout=self._limits.upstream_timeout)
         match sent:
-            case NotSent():
+            case NotSent(retry_after=wait):
                 trail.sent = None
                 await self.settler.settle(lease, Settlement.RELEASE)
-                problem = Problem(Code.UPSTREAM_UNREACHABLE, retry_after=STORE_RETRY_SECONDS)
+                problem = (
+                    Problem(Code.UPSTREAM_UNREACHABLE, retry_after=STORE_RETRY_SECONDS)
+                    if wait is None
+                    else Problem(Code.UPSTREAM_DOWN, retry_after=wait)
+                )
                 heard.set_result(_refused(problem, lease.claim.id, Outcome.NOT_SENT))
             case Lost():
                 await self._lost(sent, lease, policy, heard)

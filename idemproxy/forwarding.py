@@ -22,7 +22,7 @@ async def forward(upstream: Upstream, request: Request, headers: Headers, *, tim
             request.method, request.target, headers, request.body, timeout=deadline - loop.time()
         )
         wait = pause * random.uniform(0.5, 1.5)  # noqa: S311 - spreads load, guards nothing
-        if not isinstance(sent, NotSent) or loop.time() + wait >= deadline:
+        if not isinstance(sent, NotSent) or sent.retry_after is not None or loop.time() + wait >= deadline:
             return sent
         await asyncio.sleep(wait)
     return await upstream.send(request.method, request.target, headers, request.body, timeout=deadline - loop.time())

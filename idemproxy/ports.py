@@ -25,6 +25,8 @@ class NotSent:
     """Not one byte of the request left this process: provably, nothing happened upstream."""
 
     why: str
+    retry_after: int | None = None
+    """Set when the upstream is known to be down and was not even tried: so many seconds until it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,7 @@ class Outcome(Enum):
 
     FIRST_WRITE = "first_write"
     REPLAY = "replay"
+    PROBED = "probed"
     CONFLICT = "conflict"
     IN_PROGRESS = "in_progress"
     UNKNOWN = "unknown"

@@ -15,14 +15,16 @@ import orjson
 from aiohttp import web
 
 from idemproxy import __version__
-from idemproxy.core.identity import concrete_route
+from idemproxy.core.identity import concrete_route, key_hash
 from idemproxy.core.policy import Operation
+from idemproxy.edge.breaker import Breaker
 from idemproxy.edge.server import DataServer
 from idemproxy.edge.upstream import HttpUpstream, Origin
 from idemproxy.exchange import Exchange, Limits
 from idemproxy.operator.admin import application
 from idemproxy.operator.metrics import Metrics
 from idemproxy.operator.reporter import Reporter
+from idemproxy.ports import Upstream
 from idemproxy.settings import Settings, split_list
 from idemproxy.store import queries
 from idemproxy.store.embedded import EmbeddedError, EmbeddedPostgres
@@ -78,7 +80,7 @@ class Service:
         self._stack.push_async_callback(upstream.close)
         reporter = Reporter(self.metrics)
         limits = Limits(settings.upstream_timeout_seconds, settings.max_request_bytes, settings.max_stored_bytes)
-        self.exchange = Exchange(self.store, upstream, reporter, origin.authority, limits)
+        self.exchange = Exchange(self.store, self._broken(upstream), reporter, origin.authority, limits)
         self.metrics.in_flight.set_function(lambda: len(self.exchange.running))
         self.data = DataServer(
             match(settings),
@@ -94,6 +96,14 @@ class Service:
         self._stack.push_async_callback(self.tasks.cancel)
         await self._listen_admin()
         await self._listen_data()
+
+    def _broken(self, upstream: Upstream) -> Upstream:
+        """The upstream behind a circuit breaker, if there shall be one. Only guarded writes go through it."""
+        if not self._settings.breaker_failures:
+            return upstream
+        breaker = Breaker(upstream, failures=self._settings.breaker_failures, seconds=self._settings.breaker_seconds)
+        self.metrics.breaker_open.set_function(lambda: breaker.open)
+        return breaker
 
     async def _database(self) -> str:
         settings = self._settings
@@ -164,10 +174,12 @@ class Service:
         self._listener.close()
         self._server.pre_shutdown()
         await self._unless_hurried(self._finished(), self._settings.drain_seconds)
-        left = len(self.exchange.running)
+        left = {*self.exchange.running, *self.exchange.settler.unsettled}
         if left:
-            log.error("%d guarded writes were cut off; their keys stay taken until their leases lapse", left)
-        return left == 0
+            log.error("%d guarded writes were cut off; their keys stay taken until their leases lapse", len(left))
+        for id in sorted(left):
+            log.error("cut off", extra={"fields": {"key": key_hash(id.key), "route": id.route}})
+        return not left
 
     async def _finished(self) -> None:
         while self.exchange.tasks or self.data.active:

@@ -193,6 +193,14 @@ class Settings(BaseSettings):
     tombstone_seconds: Annotated[float, Field(ge=0)] = Field(
         0, description="How long an expired key is still refused, instead of running again."
     )
+    breaker_failures: Annotated[int, Field(ge=0, le=10_000)] = Field(
+        0,
+        description="Circuit breaker: after so many tries in a row without an answer, guarded writes are refused (503, "
+        "key released) without being sent. 0: never.",
+    )
+    breaker_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
+        5, description="Circuit breaker: how long, before one write tries the upstream out."
+    )
     sweep_interval_seconds: Annotated[float, Field(gt=0)] = Field(
         60, description="How often expired records are deleted."
     )
@@ -360,6 +368,11 @@ def _cross_checks(settings: Settings) -> list[str]:
         )
     if settings.lease_seconds >= settings.ttl_seconds:
         faults.append(f"{PREFIX}TTL_SECONDS: must be longer than {PREFIX}LEASE_SECONDS ({settings.lease_seconds:g})")
+    if settings.on_unknown is OnUnknown.PROBE:
+        faults.append(
+            f"{PREFIX}ON_UNKNOWN: probe needs an endpoint that can be asked, which only an operation of a contract "
+            "names (compensation.detection); choose retry or hold"
+        )
     if settings.listen == settings.admin_listen and not settings.listen.endswith(":0"):
         faults.append(f"{PREFIX}ADMIN_LISTEN: the same address as {PREFIX}LISTEN; give it a port of its own")
     if settings.database_url is not None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
+from idemproxy.core.detection import Detection
 from idemproxy.core.messages import Answer
 from idemproxy.core.policy import InFlight, OnUnknown, Policy
 from idemproxy.core.problems import Code, Problem
@@ -29,6 +30,14 @@ RETRY_RUNNING_SECONDS = 1
 @dataclass(frozen=True, slots=True)
 class Forward:
     lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """An earlier attempt may have been executed: ask, before anything is sent again."""
+
+    lease: Lease
+    detection: Detection
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +64,14 @@ class Refuse:
     problem: Problem
 
 
-Step = Forward | Replay | Wait | TakeOver | Refuse
+Step = Forward | Probe | Replay | Wait | TakeOver | Refuse
 
 
 def after_claim(found: Found, fingerprint: bytes, policy: Policy) -> Step:
     match found:
         case Lease():
+            if found.attempt > 1 and policy.on_unknown is OnUnknown.PROBE and policy.detection is not None:
+                return Probe(found, policy.detection)
             return Forward(found)
         case Expired():
             if found.since < policy.tombstone_seconds:
@@ -86,14 +97,23 @@ def after_claim(found: Found, fingerprint: bytes, policy: Policy) -> Step:
 
 
 def _unknown(found: Running | Unknown, policy: Policy) -> Step:
+    if held(policy):
+        return Refuse(Problem(Code.IDEMPOTENCY_OUTCOME_UNKNOWN))
+    if found.lapsed:
+        return TakeOver(found.token)
+    wait = max(1, math.ceil(found.lease_left))
+    return Refuse(Problem(Code.IDEMPOTENCY_OUTCOME_UNKNOWN, retry_after=wait, retry_allowed=True))
+
+
+def held(policy: Policy) -> bool:
+    """Whether a write of unknown outcome stays where it is until an operator resolves it."""
     match policy.on_unknown:
         case OnUnknown.HOLD:
-            return Refuse(Problem(Code.IDEMPOTENCY_OUTCOME_UNKNOWN))
-        case OnUnknown.RETRY if found.lapsed:
-            return TakeOver(found.token)
+            return True
+        case OnUnknown.PROBE:
+            return policy.detection is None
         case OnUnknown.RETRY:
-            wait = max(1, math.ceil(found.lease_left))
-            return Refuse(Problem(Code.IDEMPOTENCY_OUTCOME_UNKNOWN, retry_after=wait, retry_allowed=True))
+            return False
         case _:
             assert_never(policy.on_unknown)
 
@@ -128,6 +148,6 @@ def after_answer(status: int, policy: Policy, said: Steering = SILENT) -> Settle
 
 def after_loss(code: Code, lease: Lease, policy: Policy) -> Problem:
     """The first caller's answer when the upstream's was lost; the key stays taken until the lease has lapsed."""
-    if policy.on_unknown is OnUnknown.RETRY:
-        return Problem(code, retry_after=math.ceil(lease.claim.lease_seconds), retry_allowed=True)
-    return Problem(code)
+    if held(policy):
+        return Problem(code)
+    return Problem(code, retry_after=math.ceil(lease.claim.lease_seconds), retry_allowed=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from idemproxy.core.canonical import Pointer
+from idemproxy.core.detection import Detection
 from idemproxy.core.fingerprint import FingerprintRules
 
 
@@ -59,6 +60,7 @@ class OnUnknown(Enum):
 
     RETRY = "retry"
     HOLD = "hold"
+    PROBE = "probe"
 
 
 class ForwardKey(Enum):
@@ -94,6 +96,8 @@ class Policy:
     """Which answers are kept, by hundreds: {2, 3} keeps every 2xx and 3xx. The others release the key."""
     replay_status: ReplayStatus
     forward_key: ForwardKey
+    detection: Detection | None = None
+    """What `probe` asks; without it, `probe` can only hold."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,6 +179,16 @@ class Code(Enum):
         True,
         "Wait, then send the same request with the same key.",
     )
+    UPSTREAM_DOWN = Words(
+        503,
+        API_ERROR,
+        "API down",
+        "The API has not answered lately, so this request was not sent to it. Nothing was executed and the key is "
+        "free again.",
+        True,
+        True,
+        "Wait, then send the same request with the same key.",
+    )
     UPSTREAM_TIMEOUT = Words(
         504,
         API_ERROR,
@@ -236,7 +246,10 @@ class Code(Enum):
     )
 
 
-_LOST_THEN_RETRY = "Wait, then send the same request with the same key; it is sent to the API again under that key."
+_LOST_THEN_RETRY = (
+    "Wait, then send the same request with the same key; unless it is found to have been executed, it is sent to the "
+    "API again under that key."
+)
 _LOST_THEN_HOLD = (
     "Look the result up at the API, or ask the operator to resolve this key. It will not be sent again by itself, "
     "and a new key could execute the write twice."

@@ -62,6 +62,11 @@ class Metrics:
         self.store_errors = Counter(
             "idemproxy_store_errors", "Statements that failed and were tried again or given up.", registry=registry
         )
+        self.breaker_open = Gauge(
+            "idemproxy_breaker_open",
+            "1 while the circuit breaker turns writes away because the upstream is down.",
+            registry=registry,
+        )
         self.exchange_seconds = Histogram(
             "idemproxy_exchange_duration_seconds",
             "Time from the head of a guarded request to its reply.",

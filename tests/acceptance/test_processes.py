@@ -15,6 +15,7 @@ import asyncpg
 import pytest
 from aiohttp import web
 
+from idemproxy.core.identity import key_hash
 from tests.support.orders import Orders, orders_api
 from tests.support.process import Proxy, fetch, running, until
 
@@ -212,6 +213,7 @@ async def test_a_second_sigterm_hurries_and_loses_nothing(database: str, rows: a
         proxy.signal(signal.SIGTERM)
         assert await proxy.exit_code(5) == 1
         assert "1 guarded writes were cut off" in proxy.output
+        assert f'"message":"cut off","key":"{key_hash("order-1")}"' in proxy.output
         assert (await record(rows))["state"] == "claimed"
         cut_off = (await asyncio.gather(writing, return_exceptions=True))[0]
         assert isinstance(cut_off, aiohttp.ClientError) or (isinstance(cut_off, Heard) and cut_off.status >= 500)
