@@ -136,8 +136,9 @@ class EmbeddedPostgres:
         """Start the server on `data_dir`, made if absent; ready for connections on return."""
         resources = contextlib.ExitStack()
         try:
+            binaries = find_bindir(bindir)  # first: without them, the data directory is not worth a complaint
             data_dir = _make_data_dir(data_dir)
-            return await cls._start(data_dir, settings or {}, find_bindir(bindir), resources)
+            return await cls._start(data_dir, settings or {}, binaries, resources)
         except OSError as exc:
             resources.close()
             raise EmbeddedError(

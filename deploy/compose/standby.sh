@@ -1,0 +1,9 @@
+#!/bin/sh
+# Copies the primary when there is nothing yet, then follows it under the name `standby`.
+set -eu
+export PGPASSWORD="$REPLICATION_PASSWORD"
+if [ ! -s "$PGDATA/PG_VERSION" ]; then
+    pg_basebackup --pgdata "$PGDATA" --write-recovery-conf --wal-method stream --checkpoint fast \
+        --dbname "host=$PRIMARY port=${PGPORT:-5432} user=replicator application_name=standby"
+fi
+exec postgres "$@"
