@@ -35,7 +35,7 @@ from idemproxy.core.messages import Answer, Headers, Request, header_value
 from idemproxy.core.policy import ForwardKey, HeaderKey, Operation, Policy
 from idemproxy.core.problems import Code, Problem
 from idemproxy.core.record import Claim, Lease, RecordId, Running
-from idemproxy.core.replies import STORED_FALSE, Reply, first_write, own_fields, refusal, replay
+from idemproxy.core.replies import STORED_FALSE, Reply, first_write, marked, refusal, replay
 from idemproxy.core.steering import Steering, steering
 from idemproxy.forwarding import forward
 from idemproxy.pipe import Pipe
@@ -128,7 +128,7 @@ class Exchange:
         try:
             step = await self._decide(claim, policy)
         except StoreUnavailable:
-            return _refused(Problem(Code.IDEMPOTENCY_STORE_UNAVAILABLE, retry_after=STORE_RETRY_SECONDS), id)
+            return _refused(Problem(Code.IDEMPOTENCY_STORE_UNAVAILABLE, retry_after=STORE_RETRY_SECONDS), id, policy)
         trail.decided = asyncio.get_running_loop().time()
         match step:
             case Forward() | Probe():
@@ -136,7 +136,7 @@ class Exchange:
             case Replay(answer=answer):
                 return Heard(Outcome.REPLAY, replay(answer, id.key, policy))
             case Refuse(problem=problem):
-                return _refused(problem, id)
+                return _refused(problem, id, policy)
             case _:
                 assert_never(step)
 
@@ -202,7 +202,7 @@ class Exchange:
                 if self.running.get(id) is heard:
                     del self.running[id]
                 if not heard.done():
-                    heard.set_result(_refused(Problem(Code.INTERNAL_ERROR), id, Outcome.LOST))
+                    heard.set_result(_refused(Problem(Code.INTERNAL_ERROR), id, policy, Outcome.LOST))
 
         self.tasks.spawn(carry_out(), "guarded write")
         told = await asyncio.shield(heard)
@@ -221,7 +221,7 @@ class Exchange:
         elif found is Verdict.UNCLEAR:
             await self.settler.settle(lease, Settlement.MARK_UNKNOWN)
             problem = after_loss(Code.IDEMPOTENCY_OUTCOME_UNKNOWN, lease, policy)
-            heard.set_result(_refused(problem, lease.claim.id))
+            heard.set_result(_refused(problem, lease.claim.id, policy))
 
     async def _carry_out(
         self, request: Request, lease: Lease, policy: Policy, trail: Trail, heard: asyncio.Future[Heard]
@@ -240,7 +240,7 @@ class Exchange:
                     if wait is None
                     else Problem(Code.UPSTREAM_DOWN, retry_after=wait)
                 )
-                heard.set_result(_refused(problem, lease.claim.id, Outcome.NOT_SENT))
+                heard.set_result(_refused(problem, lease.claim.id, policy, Outcome.NOT_SENT))
             case Lost():
                 await self._lost(sent, lease, policy, heard)
             case Opened():
@@ -304,7 +304,7 @@ class Exchange:
                 heard.set_result(other)
                 return
             stored = False
-        reply = first_write(answer, id.key, lease.attempt, stored=stored is not False)
+        reply = first_write(answer, id.key, policy, lease.attempt, stored=stored is not False)
         heard.set_result(Heard(Outcome.FIRST_WRITE, reply))
 
     async def _other_answer(self, lease: Lease, kept: Answer, policy: Policy) -> Heard | None:
@@ -314,14 +314,14 @@ class Exchange:
             found = await self._store.claim(lease.claim)
             if isinstance(found, Lease):  # the other owner has released it: this answer is the one to be kept
                 await self._store.complete(found, kept, kept=True)
-                return Heard(Outcome.FIRST_WRITE, first_write(kept, id.key, found.attempt))
+                return Heard(Outcome.FIRST_WRITE, first_write(kept, id.key, policy, found.attempt))
         except StoreUnavailable:
             return None
         match after_claim(found, lease.claim.fingerprint, policy):
             case Replay(answer=answer):
                 return Heard(Outcome.REPLAY, replay(answer, id.key, policy))
             case Refuse(problem=problem) | Wait(otherwise=problem) if isinstance(found, Running):
-                return _refused(problem, id)
+                return _refused(problem, id, policy)
             case _:
                 return None
 
@@ -330,7 +330,8 @@ class Exchange:
     ) -> None:
         """An answer too large to be kept flows to the client; that it was given is remembered."""
         pipe = Pipe()
-        headers = to_client(opened.headers) + own_fields(lease.claim.id.key, replay=False, attempt=lease.attempt)
+        key, attempt = lease.claim.id.key, lease.attempt
+        headers = marked(to_client(opened.headers), key, policy, replay=False, attempt=attempt)
         length = header_value(opened.headers, b"content-length")
         live = LiveReply(opened.status, opened.reason, (*headers, STORED_FALSE), int(length) if length else None, pipe)
         heard.set_result(Heard(Outcome.FIRST_WRITE, live))
@@ -355,7 +356,7 @@ class Exchange:
     async def _lost(self, lost: Lost, lease: Lease, policy: Policy, heard: asyncio.Future[Heard]) -> None:
         await self.settler.settle(lease, Settlement.MARK_UNKNOWN)
         problem = after_loss(_LOSS_CODES[lost.loss], lease, policy)
-        heard.set_result(_refused(problem, lease.claim.id, Outcome.LOST))
+        heard.set_result(_refused(problem, lease.claim.id, policy, Outcome.LOST))
 
 
 def own_names(policy: Policy) -> frozenset[bytes]:
@@ -365,8 +366,8 @@ def own_names(policy: Policy) -> frozenset[bytes]:
     return frozenset(names | ({scope.lower().encode()} if scope else set()))
 
 
-def _refused(problem: Problem, id: RecordId, outcome: Outcome | None = None) -> Heard:
-    return Heard(outcome or _REFUSAL_OUTCOMES[problem.code], refusal(problem, id.key))
+def _refused(problem: Problem, id: RecordId, policy: Policy, outcome: Outcome | None = None) -> Heard:
+    return Heard(outcome or _REFUSAL_OUTCOMES[problem.code], refusal(problem, id.key, dialect=policy.dialect))
 
 
 def lasting(lease: Lease, said: Steering) -> Lease:

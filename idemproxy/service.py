@@ -17,6 +17,7 @@ from aiohttp import web
 from idemproxy import __version__
 from idemproxy.core.identity import concrete_route, key_hash
 from idemproxy.core.policy import Operation
+from idemproxy.core.spelling import spell_store, split_list
 from idemproxy.edge.breaker import Breaker
 from idemproxy.edge.server import DataServer
 from idemproxy.edge.upstream import HttpUpstream, Origin
@@ -25,7 +26,7 @@ from idemproxy.operator.admin import application
 from idemproxy.operator.metrics import Metrics
 from idemproxy.operator.reporter import Reporter
 from idemproxy.ports import Upstream
-from idemproxy.settings import Settings, split_list
+from idemproxy.settings import Settings
 from idemproxy.store import queries
 from idemproxy.store.embedded import EmbeddedError, EmbeddedPostgres
 from idemproxy.store.migrate import MigrationError, migrate, require_current
@@ -208,21 +209,23 @@ def match(settings: Settings) -> Any:
 
 def describe(settings: Settings) -> bytes:
     """What a client may know of how its writes are guarded: served at /.well-known/idempotency."""
+    policy = settings.policy()
     return orjson.dumps(
         {
             "idemproxy": __version__,
+            "profile": settings.profile,
             "methods": split_list(settings.methods),
             "key": {
                 "from": split_list(settings.key_from),
-                "required": settings.key_required,
+                "required": policy.key_required,
                 "max_length": settings.key_max_length,
             },
             "scope": settings.scope,
             "ttl_seconds": settings.ttl_seconds,
-            "replay": {"header": "Idempotency-Replay", "status": settings.replay_status.value},
+            "replay": {"header": policy.marker.name.decode(), "status": policy.replay_status.value},
             "in_flight": settings.in_flight.value,
             "on_unknown": settings.on_unknown.value,
-            "store": split_list(settings.store),
+            "store": spell_store(policy.keep),
             "max_request_bytes": settings.max_request_bytes,
         },
         option=orjson.OPT_INDENT_2,

@@ -15,23 +15,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from idemproxy.core.canonical import parse_pointer
 from idemproxy.core.fingerprint import FingerprintRules
-from idemproxy.core.policy import (
-    FormKey,
-    ForwardKey,
-    GlobalScope,
-    HeaderKey,
-    HeaderScope,
-    InFlight,
-    JsonKey,
-    KeySource,
-    OnUnknown,
-    Policy,
-    QueryKey,
-    ReplayStatus,
-    ScopeSource,
-)
+from idemproxy.core.policy import ForwardKey, GlobalScope, InFlight, OnUnknown, Policy, ReplayStatus
+from idemproxy.core.profiles import PROFILES
+from idemproxy.core.spelling import parse_key_sources, parse_pointers, parse_scope_source, parse_store, split_list
 from idemproxy.edge.upstream import Origin
 
 PREFIX = "IDEMPROXY_"
@@ -48,8 +35,6 @@ _NEUTRAL = {
     "lease_seconds": "6",
 }
 """Stands in for a wrong value while the others are checked: brings no fault on its neighbours."""
-
-_TOKEN = set("!#$%&'*+-.^_`|~") | set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 
 
 class SettingsError(Exception):
@@ -128,6 +113,11 @@ class Settings(BaseSettings):
     database_statement_cache_size: Annotated[int, Field(ge=0, le=1000)] = Field(
         100, description="Prepared statements kept per connection. Set 0 behind PgBouncer in transaction mode."
     )
+    profile: Literal["agent", "ietf", "stripe", "acp"] = Field(
+        "agent",
+        description="The dialect that clients are answered in: statuses, codes, replay marker, shape of errors, and "
+        "which answers are kept. Single settings override it.",
+    )
     methods: Annotated[str, AfterValidator(_methods)] = Field(
         "POST,PATCH", description="Methods that are guarded when they carry a key; everything else streams through."
     )
@@ -136,7 +126,9 @@ class Settings(BaseSettings):
         description="Where the key is looked for, first found wins: a comma-separated list of header:NAME, "
         "query:NAME, json:/pointer, form:NAME.",
     )
-    key_required: bool = Field(False, description="Refuse a guarded method that carries no key.")
+    key_required: bool = Field(
+        False, description="Refuse a guarded method that carries no key. The acp profile does so by itself."
+    )
     key_max_length: Annotated[int, Field(ge=1, le=255)] = Field(255, description="Longest key accepted.")
     scope: Literal["account", "user", "tenant", "global"] = Field(
         "account", description="What a scope stands for: keys of one scope are never seen by another."
@@ -168,12 +160,13 @@ class Settings(BaseSettings):
         description="When an answer was lost: retry (send again under the same key once the lease has lapsed) or "
         "hold (never send again: strict at-most-once).",
     )
-    store: Annotated[str, AfterValidator(_store)] = Field(
-        "2xx,3xx",
-        description="Which answers are kept and replayed, as a list of 2xx, 3xx, 4xx, 5xx. The others release the key.",
+    store: Annotated[str, AfterValidator(_store)] | None = Field(
+        None,
+        description="Which answers are kept and replayed, as a list of 2xx, 3xx, 4xx, 5xx and single statuses "
+        "(2xx,404,!409). The others release the key. Default: by profile.",
     )
-    replay_status: ReplayStatus = Field(
-        ReplayStatus.OK, description="Status of a replay: 200 (for every stored 2xx), or stored."
+    replay_status: ReplayStatus | None = Field(
+        None, description="Status of a replay: 200 (for every stored 2xx), or stored. Default: by profile."
     )
     forward_key: ForwardKey = Field(
         ForwardKey.SAME,
@@ -230,9 +223,12 @@ class Settings(BaseSettings):
         return self.auto_migrate if self.auto_migrate is not None else self.database_url is None
 
     def policy(self) -> Policy:
+        """The policy of whatever has none of its own: the profile's, with the settings that were given over it."""
+        profile = PROFILES[self.profile]
+        given = "key_required" in self.model_fields_set
         return Policy(
             keys=parse_key_sources(self.key_from),
-            key_required=self.key_required,
+            key_required=self.key_required if given else profile.key_required,
             key_max_length=self.key_max_length,
             scope=self.scope,
             scope_from=GlobalScope() if self.scope == "global" else parse_scope_source(self.scope_from),
@@ -243,8 +239,10 @@ class Settings(BaseSettings):
             in_flight=self.in_flight,
             wait_seconds=self.wait_seconds,
             on_unknown=self.on_unknown,
-            keep=parse_store(self.store),
-            replay_status=self.replay_status,
+            keep=profile.keep if self.store is None else parse_store(self.store),
+            replay_status=self.replay_status or profile.replay_status,
+            marker=profile.marker,
+            dialect=profile.dialect,
             forward_key=self.forward_key,
         )
 
@@ -262,51 +260,6 @@ def shown_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return str(getattr(value, "value", value))
-
-
-def split_list(value: str) -> list[str]:
-    return [item.strip() for item in value.split(",") if item.strip()]
-
-
-def parse_key_sources(value: str) -> tuple[KeySource, ...]:
-    sources: list[KeySource] = []
-    for item in split_list(value):
-        kind, _, name = item.partition(":")
-        if kind == "header" and name and set(name) <= _TOKEN:
-            sources.append(HeaderKey(name))
-        elif kind == "query" and name:
-            sources.append(QueryKey(name))
-        elif kind == "form" and name:
-            sources.append(FormKey(name))
-        elif kind == "json" and name:
-            sources.append(JsonKey(parse_pointer(name), name))
-        else:
-            raise ValueError(f"{item!r} is none of header:NAME, query:NAME, json:/pointer, form:NAME")
-    if not sources:
-        raise ValueError("name at least one place, for instance header:Idempotency-Key")
-    return tuple(sources)
-
-
-def parse_scope_source(value: str) -> ScopeSource:
-    if value == "global":
-        return GlobalScope()
-    kind, _, name = value.partition(":")
-    optional = name.endswith("?")
-    name = name.removesuffix("?")
-    if kind != "header" or not name or not set(name) <= _TOKEN:
-        raise ValueError(f"{value!r} is neither header:NAME (or header:NAME? if it may be absent) nor global")
-    return HeaderScope(name, optional)
-
-
-def parse_pointers(value: str) -> tuple[tuple[str, ...], ...]:
-    return tuple(parse_pointer(item) for item in split_list(value))
-
-
-def parse_store(value: str) -> frozenset[int]:
-    items = split_list(value)
-    if not set(items) <= {"2xx", "3xx", "4xx", "5xx"} or "2xx" not in items:
-        raise ValueError("write a list of 2xx, 3xx, 4xx, 5xx that has 2xx in it: an answer that is not kept runs again")
-    return frozenset(int(item[0]) for item in items)
 
 
 def load(environment: Mapping[str, str], flags: Mapping[str, str] | None = None) -> Settings:

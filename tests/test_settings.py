@@ -6,17 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from idemproxy.core.policy import FormKey, GlobalScope, HeaderKey, HeaderScope, JsonKey, QueryKey
-from idemproxy.settings import (
-    Settings,
-    SettingsError,
-    load,
-    parse_key_sources,
-    parse_pointers,
-    parse_scope_source,
-    parse_store,
-    split_list,
-)
+from idemproxy.core.policy import GlobalScope, ReplayStatus
+from idemproxy.core.profiles import ACP, AGENT, PROFILES, STRIPE
+from idemproxy.settings import Settings, SettingsError, load
 
 UPSTREAM = "http://127.0.0.1:9000"
 
@@ -167,49 +159,26 @@ def test_a_fault_names_its_variable_and_a_remedy(name: str, value: str, remedy: 
     assert remedy in fault
 
 
-def test_key_sources_are_read_in_their_order() -> None:
-    assert parse_key_sources("header:X-Key, query:key ,json:/meta/key,form:key") == (
-        HeaderKey("X-Key"),
-        QueryKey("key"),
-        JsonKey(("meta", "key"), "/meta/key"),
-        FormKey("key"),
-    )
-
-
-@pytest.mark.parametrize("value", ["", ",", "header", "header:", "header:a b", "json:key", "cookie:id"])
-def test_a_wrong_key_source_is_refused(value: str) -> None:
-    with pytest.raises(ValueError, match=r"\w"):
-        parse_key_sources(value)
-
-
-def test_a_scope_is_a_header_an_optional_header_or_global() -> None:
-    assert parse_scope_source("header:X-Tenant") == HeaderScope("X-Tenant", optional=False)
-    assert parse_scope_source("header:X-Tenant?") == HeaderScope("X-Tenant", optional=True)
-    assert parse_scope_source("global") == GlobalScope()
-
-
-@pytest.mark.parametrize("value", ["", "ip", "header:", "header:?", "header:a b", "query:tenant"])
-def test_a_wrong_scope_is_refused(value: str) -> None:
-    with pytest.raises(ValueError, match="neither"):
-        parse_scope_source(value)
-
-
-def test_pointers_are_read_as_a_list() -> None:
-    assert parse_pointers("/timestamp, /items/*/id") == (("timestamp",), ("items", "*", "id"))
-    assert parse_pointers("") == ()
-
-
-def test_kept_answers_are_classes_of_status() -> None:
-    assert parse_store("2xx, 4xx") == {2, 4}
-
-
-def test_a_list_may_have_spaces_and_empty_places() -> None:
-    assert split_list(" a ,,b,") == ["a", "b"]
-
-
 def test_the_policy_follows_the_settings() -> None:
     values = {"upstream": UPSTREAM, "scope": "global", "lease_seconds": "12", "fingerprint_ignore": "/at"}
     policy = load({}, values).policy()
     assert policy.scope_from == GlobalScope()
     assert policy.lease_seconds == 12
     assert policy.rules.ignore == (("at",),)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_the_policy_follows_the_profile(name: str) -> None:
+    policy = load({}, {"upstream": UPSTREAM, "profile": name}).policy()
+    assert PROFILES[name].over(policy) == policy
+
+
+def test_a_single_setting_wins_over_the_profile() -> None:
+    values = {"upstream": UPSTREAM, "profile": "stripe", "replay_status": "200", "store": "2xx", "key_required": "true"}
+    policy = load({}, values).policy()
+    assert (policy.replay_status, policy.key_required) == (ReplayStatus.OK, True)
+    assert policy.keep == set(range(200, 300))
+    assert policy.dialect == STRIPE.dialect
+    assert not load({}, {"upstream": UPSTREAM, "profile": "acp", "key_required": "false"}).policy().key_required
+    assert load({}, {"upstream": UPSTREAM, "profile": "acp"}).policy().key_required is ACP.key_required is True
+    assert load({}, {"upstream": UPSTREAM}).policy().keep == AGENT.keep

@@ -143,7 +143,7 @@ def after_answer(status: int, policy: Policy, said: Steering = SILENT) -> Settle
             assert_never(said.became)
     if status in GATEWAY_LOST:
         return Settlement.MARK_UNKNOWN
-    return Settlement.COMPLETE if said.store and status // 100 in policy.keep else Settlement.RELEASE
+    return Settlement.COMPLETE if said.store and status in policy.keep else Settlement.RELEASE
 
 
 def after_loss(code: Code, lease: Lease, policy: Policy) -> Problem:

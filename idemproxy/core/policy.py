@@ -7,6 +7,7 @@ from enum import Enum
 
 from idemproxy.core.canonical import Pointer
 from idemproxy.core.detection import Detection
+from idemproxy.core.dialects import Dialect
 from idemproxy.core.fingerprint import FingerprintRules
 
 
@@ -79,6 +80,14 @@ class ReplayStatus(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Marker:
+    """The header that tells a replay from a first write; `on_first`: it says `false` on a first write."""
+
+    name: bytes
+    on_first: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     keys: tuple[KeySource, ...]
     key_required: bool
@@ -93,8 +102,10 @@ class Policy:
     wait_seconds: float
     on_unknown: OnUnknown
     keep: frozenset[int]
-    """Which answers are kept, by hundreds: {2, 3} keeps every 2xx and 3xx. The others release the key."""
+    """The statuses of the answers that are kept. The others release the key."""
     replay_status: ReplayStatus
+    marker: Marker
+    dialect: Dialect
     forward_key: ForwardKey
     detection: Detection | None = None
     """What `probe` asks; without it, `probe` can only hold."""

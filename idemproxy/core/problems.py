@@ -1,15 +1,13 @@
 """Every refusal, in one table: what happened, whether to retry, with which key, and what to do instead.
 
 The words are fixed: nothing of a request is ever echoed in a body. Each code is documented in docs/errors.md, which
-is generated from this table.
+is generated from this table. How a profile says them is in `profiles.py`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-
-import orjson
 
 IDEMPOTENCY_ERROR = "idempotency_error"
 INVALID_REQUEST = "invalid_request_error"
@@ -279,24 +277,3 @@ class Problem:
         if self.retry_allowed:
             return _LOST_THEN_RETRY
         return self.code.value.action or _LOST_THEN_HOLD
-
-    def body(self) -> bytes:
-        words = self.code.value
-        document: dict[str, object] = {
-            "type": f"urn:idemproxy:error:{self.code.name}",
-            "title": words.title,
-            "status": words.status,
-            "detail": words.detail,
-        }
-        if self.first_status is not None:
-            document["first_status"] = self.first_status
-        document["error"] = {
-            "type": words.type,
-            "code": self.code.name,
-            "message": words.detail,
-            "retriable": self.retriable,
-            "retry_after_seconds": self.retry_after,
-            "safe_new_key": words.safe_new_key,
-            "action": self.action,
-        }
-        return orjson.dumps(document)

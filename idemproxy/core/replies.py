@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from http import HTTPStatus
 
+from idemproxy.core.dialects import Dialect
 from idemproxy.core.headers import to_client
 from idemproxy.core.identity import wire_key
 from idemproxy.core.messages import Answer, Headers
 from idemproxy.core.policy import Policy, ReplayStatus
 from idemproxy.core.problems import Problem
+from idemproxy.core.profiles import AGENT
 
 DESCRIBED_BY = (b"Link", b'</.well-known/idempotency>; rel="describedby"')
 STORED_FALSE = (b"Idempotency-Stored", b"false")
@@ -31,21 +33,28 @@ class Reply:
     body: bytes
 
 
-def own_fields(key: str | None, *, replay: bool | None, attempt: int = 1) -> Headers:
-    """The fields that every guarded answer carries. The attempt is shown where there was more than one."""
-    lines: list[tuple[bytes, bytes]] = []
-    if replay is not None:
-        lines.append((b"Idempotency-Replay", b"true" if replay else b"false"))
+def marked(headers: Headers, key: str, policy: Policy, *, replay: bool, attempt: int = 1) -> Headers:
+    """An answer's fields and those that every guarded answer carries. What tells a replay, only the proxy may say.
+
+    The attempt is shown where there was more than one.
+    """
+    marker = policy.marker
+    name = marker.name.lower()
+    lines = [line for line in headers if line[0].lower() != name]
+    if replay or marker.on_first:
+        lines.append((marker.name, b"true" if replay else b"false"))
     if attempt > 1:
         lines.append((b"Idempotency-Attempt", str(attempt).encode()))
-    if key is not None:
-        lines.append((b"Idempotency-Key", wire_key(key)))
-    lines.append(DESCRIBED_BY)
+    lines += _own(key)
     return tuple(lines)
 
 
-def first_write(answer: Answer, key: str, attempt: int, *, stored: bool = True) -> Reply:
-    headers = to_client(answer.headers) + own_fields(key, replay=False, attempt=attempt)
+def _own(key: str | None) -> list[tuple[bytes, bytes]]:
+    return [DESCRIBED_BY] if key is None else [(b"Idempotency-Key", wire_key(key)), DESCRIBED_BY]
+
+
+def first_write(answer: Answer, key: str, policy: Policy, attempt: int, *, stored: bool = True) -> Reply:
+    headers = marked(to_client(answer.headers), key, policy, replay=False, attempt=attempt)
     if not stored:
         headers += (STORED_FALSE,)
     return Reply(answer.status, answer.reason, headers, answer.body)
@@ -55,18 +64,26 @@ def replay(answer: Answer, key: str, policy: Policy) -> Reply:
     status, phrase = answer.status, answer.reason
     if policy.replay_status is ReplayStatus.OK and status // 100 == 2:
         status, phrase = 200, b"OK"
-    return Reply(status, phrase, answer.headers + own_fields(key, replay=True), answer.body)
+    return Reply(status, phrase, marked(answer.headers, key, policy, replay=True), answer.body)
 
 
-def refusal(problem: Problem, key: str | None = None, *, guarded: bool = True) -> Reply:
-    """A problem+json reply. `key` is echoed only once it has been read as valid."""
+def refusal(
+    problem: Problem, key: str | None = None, *, dialect: Dialect = AGENT.dialect, guarded: bool = True
+) -> Reply:
+    """A refusal in a profile's own shape. `key` is echoed only once it has been read as valid."""
     words = problem.code.value
-    lines: list[tuple[bytes, bytes]] = [(b"Content-Type", b"application/problem+json"), (b"Cache-Control", b"no-store")]
+    lines: list[tuple[bytes, bytes]] = [
+        (b"Content-Type", dialect.content_type),
+        (b"Content-Language", b"en"),
+        (b"Cache-Control", b"no-store"),
+    ]
     if words.conflict is not None:
         lines.append((b"Idempotency-Conflict", words.conflict.encode()))
     if problem.retry_after is not None:
         lines.append((b"Retry-After", str(problem.retry_after).encode()))
     if not problem.retriable:
         lines += [(b"x-should-retry", b"false"), (b"Stripe-Should-Retry", b"false")]
-    headers = tuple(lines) + (own_fields(key, replay=None) if guarded else ())
-    return Reply(problem.status, reason(problem.status), headers, problem.body())
+    if guarded:
+        lines += _own(key)
+    status = dialect.status(problem)
+    return Reply(status, reason(status), tuple(lines), dialect.body(problem))

@@ -182,8 +182,9 @@ class DataServer:
         keep_alive: bool,
     ) -> Written:
         seconds = time.monotonic() - started
-        self._observer.finished(Finished(Outcome.INVALID, head, operation, id, problem.status, seconds, None))
-        return await _write(request, refusal(problem, id.key if id else None), keep_alive=keep_alive)
+        reply = refusal(problem, id.key if id else None, dialect=operation.policy.dialect)
+        self._observer.finished(Finished(Outcome.INVALID, head, operation, id, reply.status, seconds, None))
+        return await _write(request, reply, keep_alive=keep_alive)
 
     async def _body(self, request: web.BaseRequest) -> bytes | Problem:
         """The whole body, or why it cannot be had. A client that breaks off raises ConnectionError: no answer."""

@@ -25,9 +25,9 @@ from idemproxy.core.policy import (
     Operation,
     Policy,
     QueryKey,
-    ReplayStatus,
 )
 from idemproxy.core.problems import Code, Problem
+from idemproxy.core.profiles import AGENT
 from idemproxy.core.record import RecordId
 
 POLICY = Policy(
@@ -43,8 +43,10 @@ POLICY = Policy(
     in_flight=InFlight.REJECT,
     wait_seconds=10,
     on_unknown=OnUnknown.RETRY,
-    keep=frozenset({2, 3}),
-    replay_status=ReplayStatus.OK,
+    keep=AGENT.keep,
+    replay_status=AGENT.replay_status,
+    marker=AGENT.marker,
+    dialect=AGENT.dialect,
     forward_key=ForwardKey.SAME,
 )
 IN_QUERY = replace(POLICY, keys=(QueryKey("key"),))

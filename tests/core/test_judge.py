@@ -24,6 +24,7 @@ from idemproxy.core.judge import (
 from idemproxy.core.messages import Answer
 from idemproxy.core.policy import ForwardKey, GlobalScope, HeaderKey, InFlight, OnUnknown, Policy, ReplayStatus
 from idemproxy.core.problems import LOST, Code, Problem
+from idemproxy.core.profiles import AGENT
 from idemproxy.core.record import Claim, Completed, Expired, Found, Lease, RecordId, Running, Unknown
 
 POLICY = Policy(
@@ -39,8 +40,10 @@ POLICY = Policy(
     in_flight=InFlight.REJECT,
     wait_seconds=10,
     on_unknown=OnUnknown.RETRY,
-    keep=frozenset({2, 3}),
-    replay_status=ReplayStatus.OK,
+    keep=AGENT.keep,
+    replay_status=AGENT.replay_status,
+    marker=AGENT.marker,
+    dialect=AGENT.dialect,
     forward_key=ForwardKey.SAME,
 )
 HOLD = replace(POLICY, on_unknown=OnUnknown.HOLD)
@@ -145,7 +148,7 @@ policies = st.builds(
     in_flight=st.sampled_from(InFlight),
     on_unknown=st.sampled_from(OnUnknown),
     tombstone_seconds=st.just(0.0) | st.floats(0, 1e6),
-    keep=st.frozensets(st.integers(2, 5)),
+    keep=st.frozensets(st.integers(200, 599)),
     replay_status=st.sampled_from(ReplayStatus),
     forward_key=st.sampled_from(ForwardKey),
 )
@@ -183,14 +186,14 @@ def test_every_answer_is_settled(status: int, policy: Policy) -> None:
     settlement = after_answer(status, policy)
     if status in (502, 504):
         assert settlement is Settlement.MARK_UNKNOWN
-    elif status // 100 in policy.keep:
+    elif status in policy.keep:
         assert settlement is Settlement.COMPLETE
     else:
         assert settlement is Settlement.RELEASE
 
 
 def test_all_answers_from_200_to_599_are_settled() -> None:
-    everything = replace(POLICY, keep=frozenset({2, 3, 4, 5}))
+    everything = replace(POLICY, keep=frozenset(range(200, 600)))
     unknown = {status for status in range(200, 600) if after_answer(status, everything) is Settlement.MARK_UNKNOWN}
     assert unknown == {502, 504}
     released = {status for status in range(200, 600) if after_answer(status, POLICY) is Settlement.RELEASE}

@@ -32,7 +32,7 @@ def test_no_two_codes_are_one() -> None:
 
 @every_problem
 def test_a_body_has_every_member_and_no_empty_words(problem: Problem) -> None:
-    document = json.loads(problem.body())
+    document = json.loads(refusal(problem).body)
     assert {"type", "title", "status", "detail", "error"} <= document.keys()
     assert document.keys() <= {"type", "title", "status", "detail", "error", "first_status"}
     error = document["error"]
