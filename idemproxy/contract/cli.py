@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from idemproxy.contract.findings import DocumentError
+from idemproxy.contract.findings import DocumentError, printable
 
+if TYPE_CHECKING:
+    from idemproxy.contract.document import Document
+
+FAULT = 2
+"""The exit code for everything that the operator has to correct; 1 says that the answer is no."""
 FILE = click.Path(path_type=Path)
 
 
@@ -51,3 +57,104 @@ def lint(documents: tuple[Path, ...], form: str, storage_window: float | None) -
     write = {"human": report.human, "json": report.as_json, "sarif": report.sarif}[form]
     click.echo(write(linted))
     raise SystemExit(1 if report.count(linted, "fault") else 0)
+
+
+@contract.command()
+@click.argument("document", metavar="FILE", type=FILE)
+@click.option("--format", "form", type=click.Choice(["markdown", "html"]), help="Default: by the page's name.")
+@click.option("--output", type=FILE, metavar="PAGE", help="Write the page there instead of printing it.")
+@click.option("--check", type=FILE, metavar="PAGE", help="Compare with that page: exit 1, with a diff, if they differ.")
+def docs(document: Path, form: str | None, output: Path | None, check: Path | None) -> None:
+    """Write the page that tells people what may be retried, from the document that is enforced."""
+    from idemproxy.contract.explain import explain
+    from idemproxy.contract.html import html
+    from idemproxy.contract.markdown import markdown
+
+    page = explain(_sound(document))
+    named = check or output
+    suffix = named.suffix.lower() if named is not None else ""
+    text = html(page) if form == "html" or (form is None and suffix in (".html", ".htm")) else markdown(page)
+    if check is not None:
+        _compare(text, document, check)
+    elif output is not None:
+        _write(output, text)
+    else:
+        click.echo(text, nl=False)
+
+
+def _compare(text: str, document: Path, page: Path) -> None:
+    import difflib
+
+    try:
+        there = page.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as failure:
+        _fail(f"{page}: cannot be read ({getattr(failure, 'strerror', None) or 'not UTF-8 text'}); write it first")
+    if there == text:
+        click.echo(f"{page} says what {document} says")
+        return
+    diff = difflib.unified_diff(there.splitlines(), text.splitlines(), str(page), str(document), lineterm="", n=1)
+    click.echo("\n".join(printable(line) for line in diff))
+    _fail(
+        f"{page} has drifted from {document}; write it again: idemproxy contract docs {document} --output {page}",
+        code=1,
+    )
+
+
+@contract.command()
+@click.argument("document", metavar="[OPENAPI]", type=FILE, required=False)
+@click.option("--output", type=FILE, metavar="FILE", help="Write it there, to a new file, instead of printing it.")
+def init(document: Path | None, output: Path | None) -> None:
+    """Draft a contract: from an OpenAPI document, or from nothing.
+
+    Each operation without x-agent-idempotency gets one, guessed from its method and name, and marked with x-guess.
+    Where the text allows it, only these lines are added and everything else stays as it is.
+    """
+    from idemproxy.contract.document import read
+    from idemproxy.contract.draft import MARK, STARTER, draft
+
+    if document is None:
+        text = STARTER
+    else:
+        try:
+            text = draft(read(document), document.read_text(encoding="utf-8-sig"))
+        except DocumentError as error:
+            _fail(*(f"{document}: {finding}" for finding in error.findings))
+    if output is None:
+        click.echo(text, nl=False)
+    elif output.exists():
+        _fail(f"{output}: is there already; name a new file")
+    else:
+        _write(output, text)
+    if document is not None:
+        click.echo(
+            f"{text.count(MARK)} guesses, each marked with {MARK}: confirm them, then remove the marks", err=True
+        )
+
+
+def _sound(path: Path) -> Document:
+    """The document, if what it declares can be relied on; else its faults, and out."""
+    from idemproxy.contract.lint import faults
+    from idemproxy.contract.tools import read_any
+
+    try:
+        document = read_any(path)
+        wrong = faults(document)
+    except DocumentError as error:
+        _fail(*(f"{path}: {finding}" for finding in error.findings))
+    if wrong:
+        _fail(*(f"{path}: {finding}" for finding in wrong))
+    return document
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as failure:
+        _fail(f"{path}: cannot be written ({failure.strerror})")
+    click.echo(f"wrote {path}", err=True)
+
+
+def _fail(*messages: str, code: int = FAULT) -> NoReturn:
+    for message in messages:
+        click.echo(f"{click.style('error:', fg='red')} {message}", err=True)
+    raise SystemExit(code)

@@ -366,3 +366,10 @@ def posts_are_rarely_naturally_idempotent(subject: Subject) -> Iterator[Said]:
     """A POST that is declared naturally_idempotent passes unguarded: be sure."""
     if subject.operation.method == "POST" and subject.block.get("class") == "naturally_idempotent":
         yield "class", "is POST, and passes unguarded as naturally_idempotent", "write key_idempotent if in doubt"
+
+
+@rule("hint")
+def guesses_are_confirmed(subject: Subject) -> Iterator[Said]:
+    """What `contract init` has guessed is looked at by a person, who removes the mark."""
+    if guess := subject.block.get("x-guess"):
+        yield "x-guess", f"is guessed ({guess})", "confirm the block, then remove x-guess"
