@@ -299,7 +299,7 @@ class Exchange:
         stored = await self.settler.settle(lasting(lease, said), settlement, kept, kept=said.store)
         if stored is None and settlement is Settlement.COMPLETE:
             # Somebody took over while this owner was paused. One body for all clients: theirs, if it is there.
-            other = await self._other_answer(lease, kept, policy)
+            other = await self._other_answer(lease, answer, said, policy)
             if other is not None:
                 heard.set_result(other)
                 return
@@ -307,16 +307,17 @@ class Exchange:
         reply = first_write(answer, id.key, policy, lease.attempt, stored=stored is not False)
         heard.set_result(Heard(Outcome.FIRST_WRITE, reply))
 
-    async def _other_answer(self, lease: Lease, kept: Answer, policy: Policy) -> Heard | None:
+    async def _other_answer(self, lease: Lease, answer: Answer, said: Steering, policy: Policy) -> Heard | None:
         """What the new owner made of it; None when that is not known, so that our own answer is all there is."""
         id = lease.claim.id
         try:
             found = await self._store.claim(lease.claim)
-            if isinstance(found, Lease):  # the other owner has released it: this answer is the one to be kept
-                await self._store.complete(found, kept, kept=True)
-                return Heard(Outcome.FIRST_WRITE, first_write(kept, id.key, policy, found.attempt))
         except StoreUnavailable:
             return None
+        if isinstance(found, Lease):  # the other owner has released it: this answer is the one to be kept
+            kept = replace(answer, headers=to_store(answer.headers))
+            stored = await self.settler.settle(lasting(found, said), Settlement.COMPLETE, kept, kept=said.store)
+            return Heard(Outcome.FIRST_WRITE, first_write(answer, id.key, policy, found.attempt, stored=stored is True))
         match after_claim(found, lease.claim.fingerprint, policy):
             case Replay(answer=answer):
                 return Heard(Outcome.REPLAY, replay(answer, id.key, policy))
