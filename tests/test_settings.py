@@ -84,6 +84,28 @@ def test_the_database_url_is_masked_wherever_it_is_shown() -> None:
     assert "hunter2" not in repr(settings) + str(settings) + str(settings.shown())
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://ada:hunter2@api",
+        "ada:hunter2@api",
+        "ftp://ada:hunter2@api",
+        "http://ada:hunter2@api?x",
+        "//ada:hunter2@[x",
+    ],
+)
+def test_a_password_in_the_upstreams_url_is_refused_and_not_shown(url: str) -> None:
+    (fault,) = faults(upstream=url)
+    assert "IDEMPROXY_UPSTREAM" in fault
+    assert "hunter2" not in fault
+
+
+def test_whether_migrations_run_is_shown_as_it_takes_effect() -> None:
+    own = {"upstream": UPSTREAM, "database_url": "postgresql://db/x"}
+    assert load({}, {"upstream": UPSTREAM}).shown()["IDEMPROXY_AUTO_MIGRATE"] == "true"
+    assert load({}, own).shown()["IDEMPROXY_AUTO_MIGRATE"] == "false"
+
+
 def test_every_setting_is_shown() -> None:
     shown = load({}, {"upstream": UPSTREAM}).shown()
     assert list(shown) == [f"IDEMPROXY_{name.upper()}" for name in Settings.model_fields]

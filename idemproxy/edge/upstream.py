@@ -8,6 +8,7 @@ pooled connection is proved alive before it is written to; if it dies later, the
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections import deque
 from collections.abc import AsyncIterable
@@ -50,8 +51,7 @@ class Origin:
         if "?" in url or "#" in url:
             raise _fault(url, "must have no query and no fragment")
         if "@" in parts.netloc:
-            shown = url.replace(parts.netloc.rpartition("@")[0], "********")
-            raise _fault(shown, "must have no user name or password: put them into a header")
+            raise _fault(url, "must have no user name or password: put them into a header")
         base_path = parts.path.rstrip("/").encode()
         if parts.scheme == "http+unix":
             path = unquote(parts.netloc)
@@ -70,7 +70,8 @@ class Origin:
 
 
 def _fault(url: str, what: str) -> ValueError:
-    return ValueError(f"upstream {url!r} {what}")
+    """A password that was written into the URL is not shown."""
+    return ValueError(re.sub(r"[^/'\s]*@", "********@", f"upstream {url!r} {what}"))
 
 
 def _port(url: str, parts: SplitResult) -> int:

@@ -15,9 +15,11 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import aiohttp
 import asyncpg
 import pytest
+from click.testing import CliRunner
 
 from idemproxy import __version__
 from idemproxy.cli import cli
+from idemproxy.store import embedded
 from idemproxy.store.migrate import available
 from tests.support.orders import orders_api
 from tests.support.process import Finished, Proxy, environment, free_port, idemproxy, python, running, until
@@ -175,6 +177,16 @@ async def test_check_reports_all_that_is_wrong_around_it_at_once(taken: str) -> 
     )
     assert finished.code == 2
     assert [line.split(":")[1].strip() for line in finished.faults] == ["IDEMPROXY_LISTEN", "IDEMPROXY_DATABASE_URL"]
+
+
+def test_check_sees_that_there_is_no_postgres_to_embed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "_WHEELS", ())
+    monkeypatch.setattr(embedded, "_SYSTEM_INSTALLS", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = CliRunner().invoke(cli, ["check", "--upstream", UPSTREAM, "--listen", "127.0.0.1:0"])
+    assert found.exit_code == 2
+    assert "pip install" in found.stderr
+    assert "IDEMPROXY_DATABASE_URL" in found.stderr
 
 
 async def test_without_an_upstream_it_says_so() -> None:
