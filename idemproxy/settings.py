@@ -124,7 +124,8 @@ class Settings(BaseSettings):
     key_from: Annotated[str, AfterValidator(_key_from)] = Field(
         "header:Idempotency-Key",
         description="Where the key is looked for, first found wins: a comma-separated list of header:NAME, "
-        "query:NAME, json:/pointer, form:NAME.",
+        "query:NAME, json:/pointer, form:NAME, derive:PART+PART (a hash of header:NAME, query:NAME, json:/pointer, "
+        "form:NAME, route, path, body).",
     )
     key_required: bool = Field(
         False, description="Refuse a guarded method that carries no key. The acp profile does so by itself."
@@ -136,7 +137,8 @@ class Settings(BaseSettings):
     scope_from: Annotated[str, AfterValidator(_scope_from)] = Field(
         "header:Authorization",
         description="What tells callers apart: header:NAME (stored only as a hash; header:NAME? makes it optional, "
-        "callers without it share the anonymous scope), or global.",
+        "callers without it share the anonymous scope), jwt:CLAIM (a claim of the bearer token, with its issuer; the "
+        "token must be verified before it comes here), or global.",
     )
     ttl_seconds: Annotated[float, Field(gt=0, le=31_536_000)] = Field(
         86400, description="How long an answer is replayed, counted from the answer."
@@ -230,6 +232,7 @@ class Settings(BaseSettings):
             keys=parse_key_sources(self.key_from),
             key_required=self.key_required if given else profile.key_required,
             key_max_length=self.key_max_length,
+            key_format=None,
             scope=self.scope,
             scope_from=GlobalScope() if self.scope == "global" else parse_scope_source(self.scope_from),
             rules=FingerprintRules(ignore=parse_pointers(self.fingerprint_ignore)),

@@ -51,10 +51,17 @@ class Fingerprint:
 
 def fingerprint(request: Request, rules: FingerprintRules, max_decoded: int) -> Fingerprint:
     """The request's fingerprint. Content codings are undone up to `max_decoded` bytes. Never raises."""
+    method = request.method.encode("utf-8", "surrogatepass")
+    parts = packed(method, request.path, request.query, *body_by_meaning(request, rules, max_decoded))
+    return Fingerprint(VERSION, hashlib.sha256(parts).digest())
+
+
+def body_by_meaning(request: Request, rules: FingerprintRules, max_decoded: int) -> tuple[bytes, bytes, bytes, bytes]:
+    """Media type, codings that could not be undone, kind and content: two retries have the same four."""
     content_type = b", ".join(header_values(request.headers, b"content-type"))
     media_type = content_type.partition(b";")[0].strip(b" \t").lower()
     declared = None if b"," in media_type else parameters(content_type)  # two media types are none
-    codings = _codings(request.headers)
+    codings = content_codings(request.headers)
     body = decoded(request.body, codings, max_decoded)
     canonical = None
     if declared is None or declared.get(b"charset", b"utf-8").lower() not in _UTF8:
@@ -62,19 +69,10 @@ def fingerprint(request: Request, rules: FingerprintRules, max_decoded: int) -> 
     elif body is not None:
         canonical = _canonical(body, media_type, declared, rules)
     kind, content = canonical or (b"raw", request.body if body is None else body)
-    parts = packed(
-        request.method.encode("utf-8", "surrogatepass"),
-        request.path,
-        request.query,
-        media_type,
-        b",".join(codings) if body is None else b"",
-        kind,
-        content,
-    )
-    return Fingerprint(VERSION, hashlib.sha256(parts).digest())
+    return media_type, b",".join(codings) if body is None else b"", kind, content
 
 
-def _codings(headers: Headers) -> list[bytes]:
+def content_codings(headers: Headers) -> list[bytes]:
     """The content codings in the order they were applied, without those that change nothing."""
     listed = b",".join(header_values(headers, b"content-encoding")).lower().split(b",")
     return [coding for item in listed if (coding := item.strip(b" \t")) not in (b"", b"identity")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import re
 from dataclasses import dataclass
@@ -10,19 +12,23 @@ from urllib.parse import unquote_to_bytes
 
 import orjson
 
-from idemproxy.core.bodies import form_fields, packed
+from idemproxy.core.bodies import decoded, form_fields, packed
+from idemproxy.core.canonical import canonical_json
+from idemproxy.core.fingerprint import body_by_meaning, content_codings
 from idemproxy.core.messages import Request, header_values
 from idemproxy.core.policy import (
     ROUTE_MAX,
+    DerivedKey,
     FormKey,
     GlobalScope,
     HeaderKey,
     HeaderScope,
     JsonKey,
-    KeySource,
+    JwtScope,
     Operation,
     Policy,
     QueryKey,
+    RequestPart,
 )
 from idemproxy.core.problems import Code, Problem
 from idemproxy.core.record import RecordId
@@ -42,43 +48,100 @@ _PRINTABLE = re.compile(r"[\x20-\x7e]+")
 _AMBIGUOUS = re.compile(rb"//|\\|%(?![0-9A-Fa-f]{2})|%(?:2[Ff]|5[Cc]|00|0[AaDd])|/(?:\.|%2[Ee]){1,2}(?=/|$)", re.DOTALL)
 
 
+MAX_DECODED = 10 * 1024 * 1024
+"""How far a compressed body is unfolded to look for a key in it, or to derive one from it. The same everywhere: two
+replicas must not derive two keys from one request."""
+
+
+def needs_body(policy: Policy) -> bool:
+    """Whether the key can be in the body, so that nothing is known before that has arrived."""
+    in_body = JsonKey | FormKey
+    return any(
+        isinstance(source, in_body)
+        or (
+            isinstance(source, DerivedKey)
+            and any(part is RequestPart.BODY or isinstance(part, in_body) for part in source.parts)
+        )
+        for source in policy.keys
+    )
+
+
 def identify(request: Request, operation: Operation) -> RecordId | NoKey | Problem:
     policy = operation.policy
-    key = _key(request, policy)
+    key = _key(request, operation)
     if key is None:
         return Problem(Code.MISSING_IDEMPOTENCY_KEY) if policy.key_required else NoKey()
     if isinstance(key, Problem):
         return key
     if _AMBIGUOUS.search(request.path):
         return Problem(Code.AMBIGUOUS_PATH)
-    scope = _scope(request, policy)
+    scope = scope_of(request, policy)
     if isinstance(scope, Problem):
         return scope
     return RecordId(key, scope, operation.route)
 
 
-def _key(request: Request, policy: Policy) -> str | Problem | None:
+def _key(request: Request, operation: Operation) -> str | Problem | None:
+    policy = operation.policy
     for source in policy.keys:
-        found = _from(source, request)
-        if isinstance(found, Problem):
-            return found
+        if isinstance(source, DerivedKey):
+            found = _derived(source, request, operation)
+        else:
+            found = _from(source, request)
+            if isinstance(found, str):
+                found = _checked(found, policy)
         if found is not None:
-            if not found.strip() or len(found) > policy.key_max_length or not _PRINTABLE.fullmatch(found):
-                return Problem(Code.INVALID_IDEMPOTENCY_KEY)
             return found
     return None
 
 
-def _from(source: KeySource, request: Request) -> str | Problem | None:
+def _checked(key: str, policy: Policy) -> str | Problem:
+    if not key.strip() or len(key) > policy.key_max_length or not _PRINTABLE.fullmatch(key):
+        return Problem(Code.INVALID_IDEMPOTENCY_KEY)
+    if policy.key_format is not None and not re.fullmatch(policy.key_format.pattern, key):
+        return Problem(Code.INVALID_IDEMPOTENCY_KEY, expected=policy.key_format.words)
+    return key
+
+
+def _derived(source: DerivedKey, request: Request, operation: Operation) -> str | Problem | None:
+    """One key for the same parts. Where a named part is absent, there is no such key."""
+    values: list[bytes] = []
+    for part in source.parts:
+        match part:
+            case RequestPart.ROUTE:
+                values.append(operation.route.encode())
+            case RequestPart.PATH:
+                values.append(request.path)
+            case RequestPart.BODY:
+                values.append(packed(*body_by_meaning(request, operation.policy.rules, MAX_DECODED)))
+            case HeaderKey(name=name):
+                lines = [value.strip(b" \t") for value in header_values(request.headers, name.lower().encode())]
+                if len(lines) > 1:
+                    return Problem(Code.INVALID_IDEMPOTENCY_KEY)
+                if not lines or not lines[0]:
+                    return None
+                values.append(lines[0])
+            case QueryKey() | JsonKey() | FormKey():
+                found = _from(part, request)
+                if not isinstance(found, str):
+                    return found
+                values.append(found.encode("utf-8", "surrogatepass"))
+            case _:
+                assert_never(part)
+    return f"derived-{hashlib.sha256(packed(*values)).hexdigest()}"
+
+
+def _from(source: HeaderKey | QueryKey | JsonKey | FormKey, request: Request) -> str | Problem | None:
     match source:
         case HeaderKey(name=name):
             return _header_key(header_values(request.headers, name.lower().encode()))
         case QueryKey(name=name):
             return _field_key(request.query, name)
-        case FormKey(name=name):
-            return _field_key(request.body, name)
-        case JsonKey(pointer=pointer):
-            return _json_key(request.body, pointer)
+        case FormKey() | JsonKey():
+            body = decoded(request.body, content_codings(request.headers), MAX_DECODED) if request.body else b""
+            if body is None:  # the API may well find a key in it
+                return Problem(Code.INVALID_IDEMPOTENCY_KEY)
+            return _field_key(body, source.name) if isinstance(source, FormKey) else _json_key(body, source.pointer)
         case _:
             assert_never(source)
 
@@ -128,12 +191,16 @@ def _json_key(body: bytes, pointer: tuple[str, ...]) -> str | Problem | None:
             value = value[int(step)]
         else:
             return None
-    if value is None or isinstance(value, str):
-        return value
-    return Problem(Code.INVALID_IDEMPOTENCY_KEY)
+    if value is None:
+        return None
+    twice = bool(pointer) and body.count(orjson.dumps(pointer[-1])) > 1 and canonical_json(body) is None
+    if not isinstance(value, str) or twice:  # where a member comes twice, another reader may take the other one
+        return Problem(Code.INVALID_IDEMPOTENCY_KEY)
+    return value
 
 
-def _scope(request: Request, policy: Policy) -> bytes | Problem:
+def scope_of(request: Request, policy: Policy) -> bytes | Problem:
+    """The hash that keeps callers apart."""
     match policy.scope_from:
         case GlobalScope():
             return _hashed(policy.scope, "global", b"")
@@ -144,8 +211,32 @@ def _scope(request: Request, policy: Policy) -> bytes | Problem:
             if len(values) != 1 or not values[0]:
                 return Problem(Code.MISSING_IDEMPOTENCY_SCOPE)
             return _hashed(policy.scope, name.lower(), values[0])
+        case JwtScope(claim=claim, optional=optional):
+            tokens = header_values(request.headers, b"authorization")
+            if not tokens and optional:
+                return _hashed(policy.scope, "anonymous", b"")
+            subject = _claim(tokens[0], claim) if len(tokens) == 1 else None
+            if subject is None:
+                return Problem(Code.MISSING_IDEMPOTENCY_SCOPE)
+            return _hashed(policy.scope, f"jwt:{claim}", subject)
         case _:
             assert_never(policy.scope_from)
+
+
+def _claim(authorization: bytes, claim: str) -> bytes | None:
+    """The claim's value with its issuer. Two issuers may give the same name to different people."""
+    kind, _, token = authorization.strip(b" \t").partition(b" ")
+    parts = token.strip(b" ").split(b".")
+    if kind.lower() != b"bearer" or len(parts) != 3 or not all(parts):
+        return None
+    try:
+        payload = orjson.loads(base64.b64decode(parts[1] + b"=" * (-len(parts[1]) % 4), b"-_", validate=True))
+    except (binascii.Error, orjson.JSONDecodeError):
+        return None
+    value, issuer = (payload.get(claim), payload.get("iss", "")) if isinstance(payload, dict) else (None, "")
+    if not isinstance(value, str) or not value or not isinstance(issuer, str):
+        return None
+    return packed(issuer.encode(), value.encode())
 
 
 def _hashed(scope: str, source: str, value: bytes) -> bytes:

@@ -9,6 +9,7 @@ from idemproxy.core.canonical import Pointer
 from idemproxy.core.detection import Detection
 from idemproxy.core.dialects import Dialect
 from idemproxy.core.fingerprint import FingerprintRules
+from idemproxy.core.messages import Headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,32 @@ class FormKey:
     name: str
 
 
-KeySource = HeaderKey | QueryKey | JsonKey | FormKey
+class RequestPart(Enum):
+    """What a derived key can be made of besides single values."""
+
+    ROUTE = "route"
+    PATH = "path"
+    BODY = "body"
+    """By meaning, as it is compared between retries."""
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedKey:
+    """A hash of named parts, for callers that have a conversation and a step, but no key."""
+
+    parts: tuple[HeaderKey | QueryKey | JsonKey | FormKey | RequestPart, ...]
+
+
+KeySource = HeaderKey | QueryKey | JsonKey | FormKey | DerivedKey
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFormat:
+    """What an operation asks of its keys. `words` complete the sentence 'Send one key that is …'."""
+
+    name: str
+    pattern: str
+    words: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +68,20 @@ class HeaderScope:
 
 
 @dataclass(frozen=True, slots=True)
+class JwtScope:
+    """A claim of the bearer token, and who issued it. The token is read, not verified: that is the API's part."""
+
+    claim: str
+    optional: bool
+    name: str = "Authorization"
+
+
+@dataclass(frozen=True, slots=True)
 class GlobalScope:
     """Everybody shares one scope: for APIs whose keys are unique by themselves."""
 
 
-ScopeSource = HeaderScope | GlobalScope
+ScopeSource = HeaderScope | JwtScope | GlobalScope
 
 
 class InFlight(Enum):
@@ -92,6 +127,7 @@ class Policy:
     keys: tuple[KeySource, ...]
     key_required: bool
     key_max_length: int
+    key_format: KeyFormat | None
     scope: str
     scope_from: ScopeSource
     rules: FingerprintRules
@@ -119,6 +155,15 @@ class Operation:
     policy: Policy
     label: str = "*"
     """What metrics call it: a path template of the contract. Without one, paths have no bound, so all share a star."""
+    marks: Headers = ()
+    """Fields that every answer of the operation carries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unguarded:
+    """An operation that streams through; its answers carry the marks."""
+
+    marks: Headers
 
 
 ROUTE_MAX = 512

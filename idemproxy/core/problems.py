@@ -42,7 +42,8 @@ class Code(Enum):
         400,
         INVALID_REQUEST,
         "Idempotency key not usable",
-        "The idempotency key is empty, too long, repeated, a list, or has characters outside of visible ASCII. "
+        "The idempotency key is empty, too long, repeated, a list, not in the form that this operation asks for, or "
+        "has characters outside of visible ASCII. "
         "Nothing was executed.",
         False,
         True,
@@ -261,6 +262,8 @@ class Problem:
     retry_after: int | None = None
     first_status: int | None = None
     """Of a write that was executed and whose answer was not kept."""
+    expected: str | None = None
+    """What the operation asks of its keys, where the key was something else."""
     retry_allowed: bool = False
     """For lost answers and unknown outcomes: whether the same key is sent again once the lease has lapsed."""
 
@@ -276,4 +279,6 @@ class Problem:
     def action(self) -> str:
         if self.retry_allowed:
             return _LOST_THEN_RETRY
+        if self.expected is not None:
+            return f"Send one key that is {self.expected}."
         return self.code.value.action or _LOST_THEN_HOLD

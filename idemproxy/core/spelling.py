@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import re
+from typing import assert_never
 
 from idemproxy.core.canonical import Pointer, parse_pointer
 from idemproxy.core.policy import (
+    DerivedKey,
     FormKey,
     GlobalScope,
     HeaderKey,
     HeaderScope,
     JsonKey,
+    JwtScope,
+    KeyFormat,
     KeySource,
     QueryKey,
+    RequestPart,
     ScopeSource,
 )
 
+_HEX = "[0-9a-fA-F]"
+KEY_FORMATS = {
+    made.name: made
+    for made in (
+        KeyFormat("uuid", f"{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}", "a UUID"),
+        KeyFormat(
+            "uuid_v4", f"{_HEX}{{8}}-{_HEX}{{4}}-4{_HEX}{{3}}-[89abAB]{_HEX}{{3}}-{_HEX}{{12}}", "a UUID, version 4"
+        ),
+        KeyFormat(
+            "uuid_v7", f"{_HEX}{{8}}-{_HEX}{{4}}-7{_HEX}{{3}}-[89abAB]{_HEX}{{3}}-{_HEX}{{12}}", "a UUID, version 7"
+        ),
+        KeyFormat("ulid", "[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}", "a ULID"),
+    )
+}
+"""Besides them there is `opaque`, which asks for nothing."""
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _STATUSES = re.compile(r"(!?)(?:([2-5])xx|([2-5][0-9]{2}))")
 
@@ -47,7 +67,44 @@ def _key_source(item: str) -> KeySource:
         return FormKey(name)
     if kind == "json" and name:
         return JsonKey(parse_pointer(name), name)
-    raise ValueError(f"{item!r} is none of header:NAME, query:NAME, json:/pointer, form:NAME")
+    if kind == "derive" and name:
+        return parse_derived(name)
+    raise ValueError(f"{item!r} is none of header:NAME, query:NAME, json:/pointer, form:NAME, derive:PART+PART")
+
+
+def parse_derived(value: str) -> DerivedKey:
+    """`header:X-Conversation-Id+header:X-Step-Id+route`: the parts of a request that make its key."""
+    return DerivedKey(tuple(_derived_part(part.strip()) for part in value.split("+")))
+
+
+def _derived_part(part: str) -> HeaderKey | QueryKey | JsonKey | FormKey | RequestPart:
+    if part in {known.value for known in RequestPart}:
+        return RequestPart(part)
+    source = _key_source(part) if part.partition(":")[0] in ("header", "query", "json", "form") else None
+    if source is None or isinstance(source, DerivedKey):
+        raise ValueError(
+            f"{part!r} is no part of a derived key: write header:NAME, query:NAME, json:/pointer, form:NAME, route, "
+            "path or body, with + between them"
+        )
+    return source
+
+
+def spell_key_source(source: KeySource | RequestPart) -> str:
+    match source:
+        case HeaderKey(name=name):
+            return f"header:{name}"
+        case QueryKey(name=name):
+            return f"query:{name}"
+        case FormKey(name=name):
+            return f"form:{name}"
+        case JsonKey(text=text):
+            return f"json:{text}"
+        case DerivedKey(parts=parts):
+            return "derive:" + "+".join(spell_key_source(part) for part in parts)
+        case RequestPart():
+            return source.value
+        case _:
+            assert_never(source)
 
 
 def parse_scope_source(value: str) -> ScopeSource:
@@ -56,8 +113,12 @@ def parse_scope_source(value: str) -> ScopeSource:
     kind, _, name = value.partition(":")
     optional = name.endswith("?")
     name = name.removesuffix("?")
+    if kind == "jwt" and name:
+        return JwtScope(name, optional)
     if kind != "header" or not _TOKEN.fullmatch(name):
-        raise ValueError(f"{value!r} is neither header:NAME (or header:NAME? if it may be absent) nor global")
+        raise ValueError(
+            f"{value!r} is neither header:NAME nor jwt:CLAIM (with ? at the end if it may be absent) nor global"
+        )
     return HeaderScope(name, optional)
 
 

@@ -34,6 +34,7 @@ POLICY = Policy(
     keys=(HeaderKey("Idempotency-Key"),),
     key_required=False,
     key_max_length=255,
+    key_format=None,
     scope="account",
     scope_from=HeaderScope("Authorization", optional=True),
     rules=FingerprintRules(),

@@ -31,6 +31,7 @@ POLICY = Policy(
     keys=(HeaderKey("Idempotency-Key"),),
     key_required=False,
     key_max_length=255,
+    key_format=None,
     scope="global",
     scope_from=GlobalScope(),
     rules=FingerprintRules(),
