@@ -12,6 +12,7 @@ import uvloop
 
 from idemproxy import __version__, settings
 from idemproxy.contract.cli import contract
+from idemproxy.contract.live import ContractError, LiveContract
 from idemproxy.operator import logs
 from idemproxy.service import Service, StartError, bind, connected, prepare_schema, refused
 from idemproxy.settings import Settings, SettingsError
@@ -57,6 +58,8 @@ def fail(faults: list[str]) -> NoReturn:
 def run_loop(main: Coroutine[Any, Any, int]) -> None:
     try:
         code = uvloop.run(main)
+    except ContractError as refused_contract:
+        fail(refused_contract.faults)
     except (StartError, EmbeddedError) as failure:
         fail([str(failure)])
     except KeyboardInterrupt:
@@ -96,13 +99,17 @@ def run(**flags: str | None) -> None:
 @cli.command()
 @setting_flags
 def check(**flags: str | None) -> None:
-    """Check the configuration, the database and the ports, and print the effective settings."""
+    """Check the configuration, the contract, the database and the ports, and print the effective settings."""
     chosen = load(flags)
     for name, value in chosen.shown().items():
         click.echo(f"{name}={value}")
 
     async def main() -> int:
         faults: list[str] = []
+        try:
+            LiveContract(chosen.contract, chosen.terms())
+        except ContractError as refused_contract:
+            faults += refused_contract.faults
         for address, name in ((chosen.listen, "IDEMPROXY_LISTEN"), (chosen.admin_listen, "IDEMPROXY_ADMIN_LISTEN")):
             try:
                 bind(address, name).close()

@@ -32,7 +32,7 @@ from idemproxy.core.judge import (
     after_loss,
 )
 from idemproxy.core.messages import Answer, Headers, Request, header_value
-from idemproxy.core.policy import ForwardKey, HeaderKey, Operation, Policy
+from idemproxy.core.policy import DerivedKey, ForwardKey, HeaderKey, Operation, Policy
 from idemproxy.core.problems import Code, Problem
 from idemproxy.core.record import Claim, Lease, RecordId, Running
 from idemproxy.core.replies import STORED_FALSE, Reply, first_write, marked, refusal, replay
@@ -266,7 +266,10 @@ class Exchange:
         drop: bytes | None = None
         match policy.forward_key:
             case ForwardKey.SAME:
-                pass  # wherever the client put it, it goes along as it is
+                # Wherever the client put it, it goes along as it is. Only a key that was derived is nowhere yet.
+                derives = any(isinstance(source, DerivedKey) for source in policy.keys)
+                if derives and header_value(request.headers, name.lower()) is None:
+                    key = (name, wire_key(id.key))
             case ForwardKey.DERIVED:
                 key = (name, wire_key(derived_key(id)))
             case ForwardKey.NONE:
@@ -362,7 +365,8 @@ class Exchange:
 
 def own_names(policy: Policy) -> frozenset[bytes]:
     """The lower-case names of the headers that carry the key and the scope."""
-    names = {source.name.lower().encode() for source in policy.keys if isinstance(source, HeaderKey)}
+    parts = [source.parts if isinstance(source, DerivedKey) else (source,) for source in policy.keys]
+    names = {part.name.lower().encode() for some in parts for part in some if isinstance(part, HeaderKey)}
     scope = getattr(policy.scope_from, "name", None)
     return frozenset(names | ({scope.lower().encode()} if scope else set()))
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable
+from collections.abc import AsyncIterable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
 from idemproxy.core.messages import Answer, Headers, Request
 from idemproxy.core.policy import Operation
-from idemproxy.core.record import Claim, Found, Lease, RecordId
+from idemproxy.core.record import Claim, Found, Lease, RecordId, Step
 
 
 class Loss(Enum):
@@ -115,6 +115,12 @@ class Store(Protocol):
     async def mark_unknown(self, lease: Lease) -> bool: ...
 
     async def release(self, lease: Lease) -> bool: ...
+
+
+class Lookup(Protocol):
+    async def __call__(self, key: str, scopes: Sequence[bytes]) -> list[Step]:
+        """What became of a key in these scopes, on every route, the first step first. Raises StoreUnavailable."""
+        ...
 
 
 class Outcome(Enum):

@@ -11,13 +11,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import asyncpg
-import orjson
 from aiohttp import web
 
 from idemproxy import __version__
-from idemproxy.core.identity import concrete_route, key_hash
-from idemproxy.core.policy import Operation
-from idemproxy.core.spelling import spell_store, split_list
+from idemproxy.contract.live import ContractError, LiveContract
+from idemproxy.contract.published import Published
+from idemproxy.core.identity import key_hash
 from idemproxy.edge.breaker import Breaker
 from idemproxy.edge.server import DataServer
 from idemproxy.edge.upstream import HttpUpstream, Origin
@@ -31,6 +30,7 @@ from idemproxy.store import queries
 from idemproxy.store.embedded import EmbeddedError, EmbeddedPostgres
 from idemproxy.store.migrate import MigrationError, migrate, require_current
 from idemproxy.store.postgres import PostgresStore, open_pool
+from idemproxy.store.steps import Steps
 from idemproxy.store.sweep import sweep_forever
 from idemproxy.tasks import Tasks
 
@@ -67,6 +67,7 @@ class Service:
 
     async def _open(self) -> None:
         settings = self._settings
+        self.contract = LiveContract(settings.contract, settings.terms())
         dsn = await self._database()
         await prepare_schema(dsn, settings)
         try:
@@ -84,14 +85,14 @@ class Service:
         self.exchange = Exchange(self.store, self._broken(upstream), reporter, origin.authority, limits)
         self.metrics.in_flight.set_function(lambda: len(self.exchange.running))
         self.data = DataServer(
-            match(settings),
+            self.contract.match,
             self.exchange,
             upstream,
             reporter,
             host=origin.authority,
             upstream_timeout=settings.upstream_timeout_seconds,
             max_request_bytes=settings.max_request_bytes,
-            published={b"/.well-known/idempotency": describe(settings)},
+            published=Published(self.contract, Steps(self.pool, settings.tombstone_seconds)),
         )
         self.tasks.spawn(sweep_forever(self.pool, settings.tombstone_seconds, settings.sweep_interval_seconds), "sweep")
         self._stack.push_async_callback(self.tasks.cancel)
@@ -162,9 +163,31 @@ class Service:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, on_signal)
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
+        self._tell_contract("contract in force")
         log.info("idemproxy %s before %s on %s", __version__, self._settings.upstream, self._settings.listen)
         await stop.wait()
         return 0 if await self.drain() else 1
+
+    def _on_hangup(self) -> None:
+        self.tasks.spawn(self._reload(), "reload the contract")
+
+    async def _reload(self) -> None:
+        """Read the contract again. Requests under way keep the policy they began with."""
+        try:
+            await asyncio.to_thread(self.contract.reload)
+        except ContractError as refused:
+            for fault in refused.faults:
+                log.error("contract: %s", fault)
+            log.error("contract not reloaded: the one from before stays in force")
+        else:
+            self._tell_contract("contract reloaded")
+
+    def _tell_contract(self, what: str) -> None:
+        now = self.contract.now
+        if now.document is not None:
+            more = f"; `idemproxy contract lint` has {now.remarks} more to say" if now.remarks else ""
+            log.info("%s: %d operations, version %s%s", what, now.operations, now.version, more)
 
     async def drain(self) -> bool:
         """Not ready, accept for the delay, then finish what is under way. False when something was cut off."""
@@ -194,42 +217,6 @@ class Service:
         for left in (hurry, task):
             left.cancel()
         await asyncio.gather(hurry, task, return_exceptions=True)
-
-
-def match(settings: Settings) -> Any:
-    """Without a contract: the guarded methods, each path a route of its own."""
-    policy = settings.policy()
-    guarded = frozenset(split_list(settings.methods))
-
-    def operation(method: str, path: bytes) -> Operation | None:
-        return Operation(concrete_route(method, path), policy) if method in guarded else None
-
-    return operation
-
-
-def describe(settings: Settings) -> bytes:
-    """What a client may know of how its writes are guarded: served at /.well-known/idempotency."""
-    policy = settings.policy()
-    return orjson.dumps(
-        {
-            "idemproxy": __version__,
-            "profile": settings.profile,
-            "methods": split_list(settings.methods),
-            "key": {
-                "from": split_list(settings.key_from),
-                "required": policy.key_required,
-                "max_length": settings.key_max_length,
-            },
-            "scope": settings.scope,
-            "ttl_seconds": settings.ttl_seconds,
-            "replay": {"header": policy.marker.name.decode(), "status": policy.replay_status.value},
-            "in_flight": settings.in_flight.value,
-            "on_unknown": settings.on_unknown.value,
-            "store": spell_store(policy.keep),
-            "max_request_bytes": settings.max_request_bytes,
-        },
-        option=orjson.OPT_INDENT_2,
-    )
 
 
 def bind(address: str, setting: str) -> socket.socket:

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from idemproxy.contract.publish import Terms
 from idemproxy.core.fingerprint import FingerprintRules
 from idemproxy.core.policy import ForwardKey, GlobalScope, InFlight, OnUnknown, Policy, ReplayStatus
 from idemproxy.core.profiles import PROFILES
@@ -112,6 +113,11 @@ class Settings(BaseSettings):
     )
     database_statement_cache_size: Annotated[int, Field(ge=0, le=1000)] = Field(
         100, description="Prepared statements kept per connection. Set 0 behind PgBouncer in transaction mode."
+    )
+    contract: Path | None = Field(
+        None,
+        description="The OpenAPI document (3.0 or 3.1, YAML or JSON) whose operations say how they are guarded. Read "
+        "again on SIGHUP. With it, METHODS has no meaning.",
     )
     profile: Literal["agent", "ietf", "stripe", "acp"] = Field(
         "agent",
@@ -223,6 +229,9 @@ class Settings(BaseSettings):
     @property
     def migrates(self) -> bool:
         return self.auto_migrate if self.auto_migrate is not None else self.database_url is None
+
+    def terms(self) -> Terms:
+        return Terms(self.profile, tuple(split_list(self.methods)), self.policy(), self.max_request_bytes)
 
     def policy(self) -> Policy:
         """The policy of whatever has none of its own: the profile's, with the settings that were given over it."""

@@ -38,6 +38,7 @@ _OWN_ANSWER = STEERING | {
     b"idempotency-conflict",
     b"idempotency-stored",
     b"idempotency-attempt",
+    b"idempotency-class",
 }
 
 NEVER_STORED = frozenset(

@@ -234,6 +234,24 @@ class Code(Enum):
         False,
         "Send the same request with the same key; a new key could execute the write twice.",
     )
+    IDEMPOTENCY_KEY_UNKNOWN = Words(
+        404,
+        INVALID_REQUEST,
+        "No such key",
+        "No record of yours has this key: it was never used, was released, or its time is over.",
+        False,
+        False,
+        "Look whether key and credentials are those of the write; if they are, send the write with this same key.",
+    )
+    KEY_LOOKUPS_LIMITED = Words(
+        429,
+        INVALID_REQUEST,
+        "Too many lookups",
+        "Keys were looked up more often than is allowed. No write is affected.",
+        True,
+        True,
+        "Wait, then ask again.",
+    )
     BAD_REQUEST = Words(
         400,
         INVALID_REQUEST,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from idemproxy.core.messages import Answer
 
@@ -71,6 +72,20 @@ class Expired:
 
     token: bytes
     since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a caller may know of its own record. One key on several routes is a workflow, and each of them a step."""
+
+    route: str
+    state: str
+    """`running`, `completed`, `unknown` or `expired`."""
+    first_status: int | None
+    attempts: int
+    claimed_at: datetime
+    settled_at: datetime | None
+    expires_at: datetime
 
 
 Found = Lease | Running | Unknown | Completed | Expired

@@ -9,17 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from email.utils import formatdate
 from typing import Any, cast
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
+from idemproxy.core.fingerprint import LARGE_BODY
 from idemproxy.core.headers import nominated, nominates_protected, to_client, to_upstream
-from idemproxy.core.identity import NoKey, identify
+from idemproxy.core.identity import NoKey, identify, needs_body
 from idemproxy.core.messages import Headers, Request, header_value
-from idemproxy.core.policy import FormKey, JsonKey, Operation
+from idemproxy.core.policy import Operation, Unguarded
 from idemproxy.core.problems import Code, Problem
 from idemproxy.core.record import RecordId
 from idemproxy.core.replies import Reply, refusal
@@ -32,7 +34,9 @@ BODY_SECONDS = 60.0
 """For the whole body of a guarded request: a client that drips it must not hold a place for ever."""
 NO_BODY = (204, 304)
 
-Match = Callable[[str, bytes], Operation | None]
+Match = Callable[[str, bytes], Operation | Unguarded | None]
+Publish = Callable[[Request], Awaitable[Reply | None]]
+"""The answer to a request that is for the proxy itself; None for every other one."""
 
 _LOSS_CODES = {
     Loss.TIMEOUT: Code.UPSTREAM_TIMEOUT,
@@ -69,7 +73,7 @@ class DataServer:
         host: bytes,
         upstream_timeout: float,
         max_request_bytes: int,
-        published: dict[bytes, bytes],
+        published: Publish,
     ) -> None:
         self._match = match
         self._exchange = exchange
@@ -113,28 +117,27 @@ class DataServer:
         if not target.startswith(b"/") or request.version > (1, 1):
             return await _write(request, refusal(Problem(Code.BAD_REQUEST), guarded=False), keep_alive=False)
         head = Request(request.method, target, headers, b"")
-        if request.method == "GET" and head.path in self._published:
-            reply = Reply(200, b"OK", ((b"Content-Type", b"application/json"),), self._published[head.path])
-            return await _write(request, reply, keep_alive=keep_alive)
+        own_reply = await self._published(head)
+        if own_reply is not None:
+            return await _write(request, own_reply, keep_alive=keep_alive)
         operation = self._match(request.method, head.path)
-        own = own_names(operation.policy) if operation else frozenset()
+        own = own_names(operation.policy) if isinstance(operation, Operation) else frozenset()
         if nominates_protected(nominated(headers), own):
             problem = Problem(Code.PROTECTED_HEADER_NOMINATED)
             return await _write(request, refusal(problem, guarded=False), keep_alive=False)
-        if operation is None:
-            return await self._pass_through(request, head, own, keep_alive)
+        if not isinstance(operation, Operation):
+            return await self._pass_through(request, head, own, keep_alive, operation.marks if operation else ())
         return await self._guarded(request, head, operation, keep_alive)
 
     async def _guarded(
         self, request: web.BaseRequest, head: Request, operation: Operation, keep_alive: bool
     ) -> Written:
         started = time.monotonic()
-        in_body = any(isinstance(source, JsonKey | FormKey) for source in operation.policy.keys)
-        identity = None if in_body else identify(head, operation)
+        identity = None if needs_body(operation.policy) else identify(head, operation)
         own = own_names(operation.policy)
         if isinstance(identity, NoKey):
             self._observer.unkeyed(operation)
-            return await self._pass_through(request, head, own, keep_alive)
+            return await self._pass_through(request, head, own, keep_alive, operation.marks)
         body = identity if isinstance(identity, Problem) else await self._body(request)
         if isinstance(body, Problem):
             # The body was not read: what follows on this connection is not a request.
@@ -143,10 +146,11 @@ class DataServer:
             return await self._refuse(request, head, operation, body, started, id=id, keep_alive=keep_alive)
         whole = Request(head.method, head.target, head.headers, body)
         if not isinstance(identity, RecordId):
-            identity = identify(whole, operation)
+            large = len(body) >= LARGE_BODY  # a key in it, or derived from it, must not hold up everybody else
+            identity = await asyncio.to_thread(identify, whole, operation) if large else identify(whole, operation)
         if isinstance(identity, NoKey):
             self._observer.unkeyed(operation)
-            return await self._pass_through(request, whole, own, keep_alive)
+            return await self._pass_through(request, whole, own, keep_alive, operation.marks)
         if isinstance(identity, Problem):
             return await self._refuse(request, head, operation, identity, started, keep_alive=keep_alive)
         heard = await self._exchange.guard(whole, operation, identity)
@@ -162,7 +166,7 @@ class DataServer:
         started: float,
         keep_alive: bool,
     ) -> Written:
-        reply = heard.reply
+        reply = replace(heard.reply, headers=heard.reply.headers + operation.marks)
         seconds = time.monotonic() - started
         self._observer.finished(Finished(heard.outcome, head, operation, identity, reply.status, seconds, heard.trail))
         keep_alive = keep_alive and not self.closing
@@ -183,6 +187,7 @@ class DataServer:
     ) -> Written:
         seconds = time.monotonic() - started
         reply = refusal(problem, id.key if id else None, dialect=operation.policy.dialect)
+        reply = replace(reply, headers=reply.headers + operation.marks)
         self._observer.finished(Finished(Outcome.INVALID, head, operation, id, reply.status, seconds, None))
         return await _write(request, reply, keep_alive=keep_alive)
 
@@ -209,7 +214,7 @@ class DataServer:
         return b"".join(pieces)
 
     async def _pass_through(
-        self, request: web.BaseRequest, head: Request, own: frozenset[bytes], keep_alive: bool
+        self, request: web.BaseRequest, head: Request, own: frozenset[bytes], keep_alive: bool, marks: Headers
     ) -> Written:
         """Not guarded: streamed both ways, never sent twice, nothing remembered."""
         framing, body = _body_stream(request, head)
@@ -226,15 +231,15 @@ class DataServer:
         if isinstance(sent, Lost):
             problem = Problem(_LOSS_CODES[sent.loss])
             return await _write(request, refusal(problem, guarded=False), keep_alive=False)
-        return await self._stream_back(request, sent, keep_alive)
+        return await self._stream_back(request, sent, keep_alive, marks)
 
-    async def _stream_back(self, request: web.BaseRequest, opened: Opened, keep_alive: bool) -> Written:
+    async def _stream_back(self, request: web.BaseRequest, opened: Opened, keep_alive: bool, marks: Headers) -> Written:
         bodiless = request.method == "HEAD" or opened.status in NO_BODY
         length = header_value(opened.headers, b"content-length")
         chunked = not bodiless and length is None and request.version >= (1, 1)
         if not bodiless and length is None and not chunked:
             keep_alive = False  # HTTP/1.0 has no other way to say where the body ends
-        lines = to_client(opened.headers)
+        lines = to_client(opened.headers) + marks
         if chunked:
             lines += ((b"Transfer-Encoding", b"chunked"),)
         _send(request, _head(opened.status, opened.reason, lines, request, keep_alive=keep_alive))

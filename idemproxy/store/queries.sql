@@ -82,6 +82,18 @@ DELETE FROM idemproxy.records AS record
    AND record.token = held.token AND record.state <> 'completed'
 RETURNING record.token;
 
+-- name: steps
+-- What became of one key in these scopes, on every route. An expired record is gone, unless it stands as a tombstone.
+SELECT route,
+       CASE WHEN expires_at <= now() THEN 'expired'
+            WHEN state = 'claimed' AND lease_until <= now() THEN 'unknown'
+            WHEN state = 'claimed' THEN 'running'
+            ELSE state END AS state,
+       status, attempt, claimed_at, settled_at, expires_at
+  FROM idemproxy.records
+ WHERE key = $1 AND scope = ANY($2::bytea[]) AND expires_at > now() - $3::float8 * interval '1 second'
+ ORDER BY claimed_at LIMIT 1000;
+
 -- name: sweep
 -- Delete one batch of records whose time, and whose time as a tombstone, is over.
 DELETE FROM idemproxy.records
