@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit, urlunsplit
 
@@ -18,8 +15,8 @@ import pytest
 
 from idemproxy.service import Service
 from idemproxy.settings import load
-from idemproxy.store.embedded import EmbeddedPostgres
 from idemproxy.store.migrate import migrate
+from tests.support.postgres import choose, has_binaries, has_docker, postgres_server
 
 TEMPLATE = "idemproxy_template"
 _numbers = itertools.count()
@@ -42,19 +39,8 @@ async def _make_template(dsn: str, name: str) -> None:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """The URL of a Postgres that tests may create databases in."""
-    given = os.environ.get("IDEMPROXY_TEST_DATABASE_URL")
-    if given:
-        yield given
-        return
-    folder = Path(tempfile.mkdtemp(prefix="idemproxy-test-"))
-    # Tests kill processes, never the machine: without fsync nothing that they look at can be lost.
-    quick = {"fsync": "off", "full_page_writes": "off", "max_connections": "100"}
-    server = asyncio.run(EmbeddedPostgres.start(folder, settings=quick))
-    try:
-        yield server.dsn
-    finally:
-        asyncio.run(server.stop())
-        shutil.rmtree(folder, ignore_errors=True)
+    with postgres_server(choose(os.environ, has_binaries, has_docker)) as dsn:
+        yield dsn
 
 
 @pytest.fixture(scope="session")
