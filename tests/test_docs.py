@@ -11,6 +11,8 @@ import pytest
 from idemproxy.core.problems import Code
 from idemproxy.operator.metrics import Metrics
 from idemproxy.settings import PREFIX, Settings
+from idemproxy.store.postgres import POOL_SIZE, STATEMENT_SECONDS
+from tests.support.pages import PAGES as PAGES_OF_PROSE
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = runpy.run_path(str(ROOT / "docs" / "reference.py"))["PAGES"]
@@ -40,8 +42,23 @@ def test_every_metric_of_the_registry_is_on_its_page() -> None:
         assert f"`{name}`" in page
 
 
-def test_every_relative_link_of_the_readme_leads_somewhere() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
+@pytest.mark.parametrize("page", PAGES_OF_PROSE, ids=lambda page: page.name)
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
+        if "://" not in link:
+            path, _, anchor = link.partition("#")
+            target = (page.parent / path).resolve() if path else page
+            assert target.exists(), link
+            assert not anchor or anchor in anchors(target), link
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings as the web pages name them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_sizing_page_says_what_the_code_does() -> None:
+    text = (ROOT / "docs" / "maintenance.md").read_text(encoding="utf-8")
+    assert f"at most {POOL_SIZE} per replica" in text
+    assert f"SET statement_timeout = '{int(STATEMENT_SECONDS * 1000)}ms'" in text

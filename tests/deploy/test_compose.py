@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import yaml
 
 from idemproxy import settings
 from tests.support.manifests import ROOT, Document, documents, image_environment
@@ -23,8 +24,8 @@ PROMTOOL = shutil.which("promtool")
 
 
 def compose_command() -> list[str] | None:
-    """A compose that can load the file: docker's plugin, or podman's."""
-    for command in (["docker", "compose"], ["podman-compose"]):
+    """A compose that can load the file without an engine: docker's plugin, or the program that it was before."""
+    for command in (["docker", "compose"], ["docker-compose"]):
         if shutil.which(command[0]) is not None:
             done = subprocess.run([*command, "version"], capture_output=True, check=False)
             if done.returncode == 0:
@@ -52,12 +53,14 @@ def test_a_misspelt_key_would_be_found() -> None:
         jsonschema.validate(wrong, SCHEMA)
 
 
-@pytest.mark.skipif(compose_command() is None, reason="no docker compose and no podman-compose that works here")
+@pytest.mark.skipif(compose_command() is None, reason="docker compose is not installed")
 def test_compose_itself_loads_it() -> None:
     command = compose_command()
     assert command is not None
-    done = subprocess.run([*command, "config"], cwd=ROOT, capture_output=True, text=True, check=False)
+    profiles = ("--profile", "observability", "--profile", "ha")
+    done = subprocess.run([*command, *profiles, "config"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert yaml.safe_load(done.stdout)["services"].keys() == SERVICES.keys()
 
 
 def test_up_alone_gives_postgres_the_api_and_the_proxy() -> None:

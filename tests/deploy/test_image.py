@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from urllib.parse import parse_qs, urlsplit
 
 import aiohttp
 import pytest
@@ -15,6 +12,7 @@ import pytest
 from tests.support.container import Container, Images, missing
 from tests.support.orders import orders_api
 from tests.support.process import fetch, free_port
+from tests.support.relay import over_tcp
 
 pytestmark = [
     pytest.mark.skipif("CI" not in os.environ or not os.environ["CI"], reason="takes minutes: set CI=true to run it"),
@@ -27,32 +25,6 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Images:
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     return Images(shared / "images")
-
-
-@asynccontextmanager
-async def over_tcp(dsn: str) -> AsyncIterator[str]:
-    """The same database on a port: a container does not see the machine's files, nor the socket among them."""
-    parts = urlsplit(dsn)
-    folder = parse_qs(parts.query).get("host")
-    if folder is None:
-        yield dsn
-        return
-    path = f"{folder[0]}/.s.PGSQL.5432"
-
-    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while piece := await reader.read(65536):
-            writer.write(piece)
-            await writer.drain()
-        writer.close()
-
-    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        inner_reader, inner_writer = await asyncio.open_unix_connection(path)
-        await asyncio.gather(copy(reader, inner_writer), copy(inner_reader, writer), return_exceptions=True)
-
-    server = await asyncio.start_server(relay, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    yield f"postgresql://{parts.username}@127.0.0.1:{port}{parts.path}"
-    server.close()
 
 
 async def until_ready(container: Container, admin_port: int) -> None:

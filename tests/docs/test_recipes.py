@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
@@ -17,47 +15,12 @@ from tests.conftest import StartProxy
 from tests.support.orders import Orders, orders_api
 from tests.support.pages import Block, blocks
 from tests.support.process import free_port
+from tests.support.relay import losing_the_first_answer
 from tests.support.shell import Stage
 
 RECIPES = [block for block in blocks("sh", "python", "js") if block.page == "docs/clients.md"]
 STRIPE = [block for block in RECIPES if "import stripe" in block.text]
 OTHERS = [block for block in RECIPES if block not in STRIPE]
-
-
-@asynccontextmanager
-async def cut_once(port: int) -> AsyncIterator[tuple[str, list[bytes]]]:
-    """A way to the proxy that loses the first answer: the request arrives, then the connection is gone."""
-    lost: list[bytes] = []
-
-    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while piece := await reader.read(65536):
-            writer.write(piece)
-            await writer.drain()
-        writer.close()
-
-    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", port)
-        try:
-            if not lost:
-                sending = asyncio.ensure_future(copy(reader, inner_writer))
-                answer = await inner_reader.read(65536)
-                if not lost:
-                    lost.append(answer)
-                    writer.transport.abort()
-                    sending.cancel()
-                    return
-                writer.write(answer)
-                await asyncio.gather(sending, copy(inner_reader, writer))
-            else:
-                await asyncio.gather(copy(reader, inner_writer), copy(inner_reader, writer))
-        except (ConnectionError, asyncio.CancelledError):
-            pass
-        finally:
-            inner_writer.transport.abort()
-
-    server = await asyncio.start_server(relay, "127.0.0.1", 0)
-    yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", lost
-    server.close()
 
 
 async def orders_with_ids(orders: Orders) -> None:
@@ -91,7 +54,11 @@ async def test_a_client_that_lost_the_answer_asks_again_and_the_api_has_executed
 ) -> None:
     if block.language == "js" and shutil.which("node") is None:
         pytest.skip("node is not installed")
-    async with orders_api() as orders, proxy(orders.url) as service, cut_once(service.port) as (way, lost):
+    async with (
+        orders_api() as orders,
+        proxy(orders.url) as service,
+        losing_the_first_answer(service.port) as (way, lost),
+    ):
         await orders_with_ids(orders)
         stage = Stage.set_up(tmp_path, api=orders.url, database=database, proxy=way)
         said = await run(block, stage)
@@ -118,7 +85,7 @@ async def test_the_stripe_sdk_makes_one_customer_of_two_attempts_at_an_api_that_
     )
     try:
         await customers(api)
-        async with proxy(api) as service, cut_once(service.port) as (way, lost):
+        async with proxy(api) as service, losing_the_first_answer(service.port) as (way, lost):
             stage = Stage.set_up(tmp_path, api=api, database=database, proxy=way)
             said = await run(block, stage)
             assert lost[0].startswith(b"HTTP/1.1 200")

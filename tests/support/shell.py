@@ -54,6 +54,7 @@ class Stage:
 
     folder: Path
     replacements: dict[str, str]
+    database: str
     settings: dict[str, str]
 
     @classmethod
@@ -75,15 +76,15 @@ class Stage:
                 "127.0.0.1:9000": api.removeprefix("http://"),
                 "127.0.0.1:8080": proxy or settings["listen"],
                 "127.0.0.1:8081": admin or settings["admin_listen"],
-                "postgresql://idemproxy:secret@db/idemproxy": f"'{database}'",
             },
+            database,
             settings,
         )
 
     def localised(self, text: str) -> str:
         for usual, here in self.replacements.items():
             text = text.replace(usual, here)
-        return text
+        return re.sub(r"postgresql://[^\s'\"]+", lambda _: f"'{self.database}'", text)
 
     async def run(self, *command: str) -> tuple[int, str]:
         """Run a command to its end; what it started is stopped, and told to drain first."""
