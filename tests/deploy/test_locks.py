@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -43,6 +46,22 @@ def test_every_line_is_one_version_with_hashes_and_no_address(name: str) -> None
     pinned = re.compile(r"[\w.-]+==[\w.]+( ; .*)? \\\n +--hash=sha256:[0-9a-f]{64}")
     assert [entry for entry in entries if not pinned.match(entry)] == []
     assert "://" not in text
+
+
+@pytest.mark.skipif(not os.environ.get("CI"), reason="asks the package index: set CI=true to run it")
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+@pytest.mark.parametrize("name", ["default", "standalone"])
+def test_nothing_has_to_be_compiled_on_either_architecture(name: str, machine: str, tmp_path: Path) -> None:
+    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    version = re.search(r"^ARG BASE=\S+/python:(3\.\d+)", dockerfile, re.MULTILINE)
+    assert version is not None
+    platforms = [word for tag in ("_2_17", "_2_28") for word in ("--platform", f"manylinux{tag}_{machine}")]
+    target = ("--quiet", "--dry-run", "--target", str(tmp_path), "--python-version", version[1], *platforms)
+    strict = ("--only-binary", ":all:", "--no-deps", "--require-hashes")
+    lock = ("--requirement", str(ROOT / "requirements" / f"{name}.txt"))
+    command = [sys.executable, "-m", "pip", "install", *target, *strict, *lock]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_default_image_is_the_standalone_one_without_the_embedded_postgres() -> None:

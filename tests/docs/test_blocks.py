@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 
 from idemproxy import settings
+from idemproxy.cli import cli
 from tests.support.orders import orders_api
-from tests.support.pages import Block, blocks
+from tests.support.pages import Block, blocks, inline
 from tests.support.process import running
 from tests.support.shell import Stage, elsewhere
 
@@ -55,3 +58,28 @@ def test_documents_can_be_parsed() -> None:
         json.loads(block.text)
     for block in blocks("yaml"):
         assert list(yaml.safe_load_all(block.text)), block
+
+
+def test_every_setting_that_is_given_a_value_in_a_sentence_takes_it() -> None:
+    given = [(page, *code.split("=", 1)) for page, code in inline() if re.fullmatch(r"IDEMPROXY_\w+=[^…]+", code)]
+    assert given
+    for page, name, value in given:
+        if not name.startswith("IDEMPROXY_TEST_") and not name.endswith(("_FILE", "_CONTRACT")):  # they name files
+            try:
+                settings.load({"IDEMPROXY_UPSTREAM": "http://127.0.0.1:9000", name: value})
+            except settings.SettingsError as wrong:
+                raise AssertionError(f"{page}: {name}={value}: {wrong}") from wrong
+
+
+def test_every_verb_and_flag_that_is_named_in_a_sentence_exists() -> None:
+    named = [(page, code.split()[1:]) for page, code in inline() if code.startswith("idemproxy ")]
+    assert named
+    for page, words in named:
+        command: click.Command = cli
+        while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+            verb = words.pop(0)
+            assert verb in command.commands, f"{page}: no such verb: {verb}"
+            command = command.commands[verb]
+        flags = {flag for parameter in command.params for flag in parameter.opts} | {"--help", "--version"}
+        if command.name != "healthcheck":  # which reads its own
+            assert {word.partition("=")[0] for word in words if word.startswith("--")} <= flags, f"{page}: {words}"

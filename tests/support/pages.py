@@ -33,3 +33,9 @@ def _of(page: Path) -> list[Block]:
     name = str(page.relative_to(ROOT))
     found = _FENCE.finditer(text)
     return [Block(name, text.count("\n", 0, match.start()) + 1, match[1], match[2]) for match in found]
+
+
+def inline() -> list[tuple[str, str]]:
+    """Code within sentences, each with the name of its page."""
+    prose = {page.name: _FENCE.sub("", page.read_text(encoding="utf-8")) for page in PAGES}
+    return [(name, code) for name, text in prose.items() for code in re.findall(r"`([^`\n]+)`", text)]
