@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
 
 Field = tuple[bytes, bytes]
@@ -81,23 +82,42 @@ def form_fields(body: bytes) -> list[Field] | None:
     return fields
 
 
-def multipart_fields(body: bytes, boundary: bytes) -> list[Field] | None:
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a multipart form."""
+
+    name: bytes
+    headers: dict[bytes, bytes]
+    content: bytes
+
+
+def multipart_parts(body: bytes, boundary: bytes) -> list[Part] | None:
     """The parts of a multipart form, whatever their boundary. No preamble, no epilogue, no folded headers."""
     if not boundary:
         return None
-    first, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary)
-    if first or not parts or parts.pop() not in (b"--", b"--\r\n"):
+    first, *texts = (b"\r\n" + body).split(b"\r\n--" + boundary)
+    if first or not texts or texts.pop() not in (b"--", b"--\r\n"):
         return None
-    fields = []
-    for part in parts:
-        field = _part(part)
-        if field is None:
+    parts = []
+    for text in texts:
+        part = _part(text)
+        if part is None:
             return None
-        fields.append(field)
-    return fields
+        parts.append(part)
+    return parts
 
 
-def _part(part: bytes) -> Field | None:
+def multipart_fields(body: bytes, boundary: bytes) -> list[Field] | None:
+    parts = multipart_parts(body, boundary)
+    if parts is None:
+        return None
+    return [
+        (part.name, packed(*(piece for header in sorted(part.headers.items()) for piece in header), part.content))
+        for part in parts
+    ]
+
+
+def _part(part: bytes) -> Part | None:
     head, blank, content = part.partition(b"\r\n\r\n")
     if not blank or not head.startswith(b"\r\n"):
         return None
@@ -111,7 +131,7 @@ def _part(part: bytes) -> Field | None:
     named = parameters(disposition)
     if not disposition.lower().startswith(b"form-data;") or named is None or b"name" not in named:
         return None
-    return named[b"name"], packed(*(piece for header in sorted(headers.items()) for piece in header), content)
+    return Part(named[b"name"], headers, content)
 
 
 def in_any_order(fields: list[Field]) -> bytes:

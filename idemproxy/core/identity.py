@@ -12,7 +12,7 @@ from urllib.parse import unquote_to_bytes
 
 import orjson
 
-from idemproxy.core.bodies import decoded, form_fields, packed
+from idemproxy.core.bodies import decoded, form_fields, multipart_parts, packed, parameters
 from idemproxy.core.canonical import canonical_json
 from idemproxy.core.fingerprint import body_by_meaning, content_codings
 from idemproxy.core.messages import Request, header_values
@@ -141,7 +141,7 @@ def _from(source: HeaderKey | QueryKey | JsonKey | FormKey, request: Request) ->
             body = decoded(request.body, content_codings(request.headers), MAX_DECODED) if request.body else b""
             if body is None:  # the API may well find a key in it
                 return Problem(Code.INVALID_IDEMPOTENCY_KEY)
-            return _field_key(body, source.name) if isinstance(source, FormKey) else _json_key(body, source.pointer)
+            return _form_key(request, body, source) if isinstance(source, FormKey) else _json_key(body, source.pointer)
         case _:
             assert_never(source)
 
@@ -162,21 +162,35 @@ def _header_key(values: list[bytes]) -> str | Problem | None:
     return re.sub(r"\\(.)", r"\1", quoted[1].decode())
 
 
+def _form_key(request: Request, body: bytes, source: FormKey) -> str | Problem | None:
+    content_type = b", ".join(header_values(request.headers, b"content-type"))
+    if content_type.partition(b";")[0].strip(b" \t").lower() != b"multipart/form-data":
+        return _field_key(body, source.name)
+    parts = multipart_parts(body, (parameters(content_type) or {}).get(b"boundary", b""))
+    if parts is None:
+        return Problem(Code.INVALID_IDEMPOTENCY_KEY)
+    return _only([part.content for part in parts if part.name == source.name.encode()])
+
+
+def _only(values: list[bytes]) -> str | Problem | None:
+    """The one value there is; the same name twice is as ambiguous as two header lines."""
+    if not values:
+        return None
+    try:
+        return values[0].decode() if len(values) == 1 else Problem(Code.INVALID_IDEMPOTENCY_KEY)
+    except UnicodeDecodeError:
+        return Problem(Code.INVALID_IDEMPOTENCY_KEY)
+
+
 def _field_key(encoded: bytes, name: str) -> str | Problem | None:
-    """A query parameter's or a form field's value; the same name twice is as ambiguous as two header lines."""
+    """A query parameter's or a form field's value."""
     fields = form_fields(encoded)
     if fields is None:
         # Another reader might find the key in it: then it must not pass for a request without one.
         pieces = re.split(rb"[&;]", encoded)
         named = any(unquote_to_bytes(piece.partition(b"=")[0]) == name.encode() for piece in pieces)
         return Problem(Code.INVALID_IDEMPOTENCY_KEY) if named else None
-    values = [value for field, value in fields if field == name.encode()]
-    if not values:
-        return None
-    try:
-        return values[0][1:].decode() if len(values) == 1 else Problem(Code.INVALID_IDEMPOTENCY_KEY)
-    except UnicodeDecodeError:
-        return Problem(Code.INVALID_IDEMPOTENCY_KEY)
+    return _only([value[1:] for field, value in fields if field == name.encode()])
 
 
 def _json_key(body: bytes, pointer: tuple[str, ...]) -> str | Problem | None:

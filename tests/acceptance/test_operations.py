@@ -47,8 +47,8 @@ paths:
 """
 
 
-def write(folder: Path, text: str) -> str:
-    path = folder / "openapi.yaml"
+def write(folder: Path, text: str, name: str = "openapi.yaml") -> str:
+    path = folder / name
     path.write_text(text)
     return str(path)
 
