@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from idemproxy.contract.lint import catalogue
-from idemproxy.core.problems import Code
+from idemproxy.core.dialects import Shape
+from idemproxy.core.policy import ReplayStatus
+from idemproxy.core.problems import Code, Problem
+from idemproxy.core.profiles import PROFILES, Profile
+from idemproxy.core.spelling import spell_store
 from idemproxy.operator.metrics import Metrics
 from idemproxy.settings import PREFIX, SECRETS, Settings, shown_value
 
@@ -92,11 +97,79 @@ def contract_rules_page() -> str:
     return "\n".join([*lines, ""])
 
 
+def profiles_page() -> str:
+    def row(name: str, tell: Callable[[Profile], str]) -> str:
+        return f"| {name} | " + " | ".join(tell(profile) for profile in PROFILES.values()) + " |"
+
+    def refused(code: Code) -> Callable[[Profile], str]:
+        problem = Problem(code)
+        return lambda profile: f"{profile.dialect.status(problem)} `{profile.dialect.code(problem)}`"
+
+    def titled(code: Code) -> Callable[[Profile], str]:
+        return lambda profile: (
+            profile.dialect.title(Problem(code)) if profile.dialect.shape is Shape.PROBLEM else "none"
+        )
+
+    def required(profile: Profile) -> str:
+        return "asked for always" if profile.key_required else "asked for where `required` or `KEY_REQUIRED` says so"
+
+    shapes = {
+        Shape.PROBLEM: "`application/problem+json` with an `error` object",
+        Shape.STRIPE: "Stripe's `{error: {…}}`",
+        Shape.ACP: "flat: `{type, code, message, …}`",
+    }
+    lines = [
+        "# Profiles",
+        "",
+        "A profile is a dialect: what clients written for it expect of statuses, codes, headers and error bodies.",
+        f"Choose one for the whole proxy (`{PREFIX}PROFILE=stripe`), or for one operation of the",
+        "[contract](contract.md) (`profile: stripe` in its block). What an operation says itself wins over its",
+        "profile, that over the settings, and a setting that was given wins over the profile of the proxy.",
+        "",
+        "| | " + " | ".join(f"`{name}`" for name in PROFILES) + " |",
+        "|---" * (len(PROFILES) + 1) + "|",
+        row(
+            "replay's status", lambda p: "200 for every 2xx" if p.replay_status is ReplayStatus.OK else "the stored one"
+        ),
+        row(
+            "replay's marker",
+            lambda p: (
+                f"`{p.marker.name.decode()}: true`" + (" (`false` on a first write)" if p.marker.on_first else "")
+            ),
+        ),
+        row("same key, other request", refused(Code.IDEMPOTENCY_CONFLICT)),
+        row("first one still running", refused(Code.IDEMPOTENCY_IN_PROGRESS)),
+        row("key missing", refused(Code.MISSING_IDEMPOTENCY_KEY)),
+        row("a key is", required),
+        row("answers kept", lambda p: ", ".join(spell_store(p.keep))),
+        row("body of a refusal", lambda p: shapes[p.dialect.shape]),
+        row("title: other request", titled(Code.IDEMPOTENCY_CONFLICT)),
+        row("title: running", titled(Code.IDEMPOTENCY_IN_PROGRESS)),
+        row("title: missing", titled(Code.MISSING_IDEMPOTENCY_KEY)),
+        "",
+        "The same in all of them:",
+        "",
+        "- A key has up to 255 characters, or as many as `max_length` says.",
+        "- An answer that is not kept releases its key: a corrected request may use it again. A redirect is kept:",
+        "  a 303 after a POST says that the write happened. A 502 or 504 that the API answers is handed on and counts",
+        "  as a lost answer: the key is *not* released.",
+        "- 408, 409, 425 and 429 say that nothing was executed and that the same request may succeed later: none",
+        "  keeps them. `stripe` keeps what an endpoint has begun to execute, errors included, but not what was refused",
+        "  by validation or at the door (400, 401, 403).",
+        '- Refusals have `Content-Language: en`, `Cache-Control: no-store`, `Link: …; rel="describedby"` and the',
+        "  members `retriable`, `retry_after_seconds`, `safe_new_key` and `action`. Other codes than those above are",
+        "  those of [errors.md](errors.md), in small letters for `stripe` and `acp`.",
+        "- A request that is refused before its operation is known is answered in the shape of `agent`.",
+    ]
+    return "\n".join([*lines, ""])
+
+
 PAGES = {
     "settings.md": settings_page,
     "errors.md": errors_page,
     "metrics.md": metrics_page,
     "contract-rules.md": contract_rules_page,
+    "profiles.md": profiles_page,
 }
 
 if __name__ == "__main__":
