@@ -111,7 +111,8 @@ def profiles_page() -> str:
         )
 
     def required(profile: Profile) -> str:
-        return "asked for always" if profile.key_required else "asked for where `required` or `KEY_REQUIRED` says so"
+        words = {None: "as the settings say", False: "no", True: "yes"}
+        return words[profile.key_required]
 
     shapes = {
         Shape.PROBLEM: "`application/problem+json` with an `error` object",
@@ -140,7 +141,7 @@ def profiles_page() -> str:
         row("same key, other request", refused(Code.IDEMPOTENCY_CONFLICT)),
         row("first one still running", refused(Code.IDEMPOTENCY_IN_PROGRESS)),
         row("key missing", refused(Code.MISSING_IDEMPOTENCY_KEY)),
-        row("a key is", required),
+        row("key required", required),
         row("answers kept", lambda p: ", ".join(spell_store(p.keep))),
         row("body of a refusal", lambda p: shapes[p.dialect.shape]),
         row("title: other request", titled(Code.IDEMPOTENCY_CONFLICT)),

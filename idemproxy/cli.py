@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, NoReturn
 
 import asyncpg
@@ -12,7 +13,7 @@ import uvloop
 
 from idemproxy import __version__, settings
 from idemproxy.contract.cli import contract
-from idemproxy.contract.live import ContractError, LiveContract
+from idemproxy.contract.live import ContractError, LiveContract, in_force
 from idemproxy.operator import logs
 from idemproxy.service import Service, StartError, bind, connected, prepare_schema, refused
 from idemproxy.settings import Settings, SettingsError
@@ -146,9 +147,24 @@ def database_flags(command: Command) -> Command:
 
 
 def load_database(flags: dict[str, str | None]) -> Settings:
-    """The verbs that only need a database need no upstream."""
+    """For the verbs that need no upstream."""
     upstream = os.environ.get("IDEMPROXY_UPSTREAM", "http://127.0.0.1:9")
     return load({**flags, "upstream": upstream})
+
+
+@contract.command()
+@click.argument("document", type=click.Path(path_type=Path))
+def export(document: Path) -> None:
+    """Print the document as the proxy publishes it: with the whole block, the key parameter, replays and refusals.
+
+    What the document leaves open is taken from the settings in the environment.
+    """
+    try:
+        published = in_force(document, load_database({}).terms()).document
+    except ContractError as refused_contract:
+        fail(refused_contract.faults)
+    assert published is not None  # noqa: S101 - there is a document
+    click.echo(published)
 
 
 async def with_database(chosen: Settings, work: Callable[[str], Coroutine[Any, Any, int]]) -> int:

@@ -33,7 +33,7 @@ from idemproxy.core.judge import (
 )
 from idemproxy.core.messages import Answer, Headers, Request, header_value
 from idemproxy.core.policy import DerivedKey, ForwardKey, HeaderKey, Operation, Policy
-from idemproxy.core.problems import Code, Problem
+from idemproxy.core.problems import MAY_HAVE_RUN, Code, Problem
 from idemproxy.core.record import Claim, Lease, RecordId, Running
 from idemproxy.core.replies import STORED_FALSE, Reply, first_write, marked, refusal, replay
 from idemproxy.core.steering import Steering, steering
@@ -372,7 +372,10 @@ def own_names(policy: Policy) -> frozenset[bytes]:
 
 
 def _refused(problem: Problem, id: RecordId, policy: Policy, outcome: Outcome | None = None) -> Heard:
-    return Heard(outcome or _REFUSAL_OUTCOMES[problem.code], refusal(problem, id.key, dialect=policy.dialect))
+    outcome = outcome or _REFUSAL_OUTCOMES[problem.code]
+    if problem.code in MAY_HAVE_RUN:
+        problem = replace(problem, compensation=policy.compensation)
+    return Heard(outcome, refusal(problem, id.key, dialect=policy.dialect))
 
 
 def lasting(lease: Lease, said: Steering) -> Lease:

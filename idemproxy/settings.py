@@ -239,7 +239,7 @@ class Settings(BaseSettings):
         given = "key_required" in self.model_fields_set
         return Policy(
             keys=parse_key_sources(self.key_from),
-            key_required=self.key_required if given else profile.key_required,
+            key_required=self.key_required if given or profile.key_required is None else profile.key_required,
             key_max_length=self.key_max_length,
             key_format=None,
             scope=self.scope,

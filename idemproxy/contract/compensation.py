@@ -1,4 +1,4 @@
-"""What a block's compensation leads to: the reversal as a link for clients, the detection as a question to the API.
+"""What a block's compensation leads to: links and words for clients, and a question that the proxy can ask the API.
 
 Both are written as an operationId, as `METHOD /path`, or as a URL.
 """
@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from idemproxy.contract.document import Document
 from idemproxy.core.detection import Detection, parse_detection
+from idemproxy.core.problems import Compensation
 
 _PARAMETER = re.compile(r"\{[^/{}]*\}")
 _URI = "/:?#[]@!$&'()*+,;=%-._~"
@@ -27,6 +28,20 @@ def link(block: Mapping[str, Any], document: Document) -> tuple[bytes, bytes] | 
     method, target = found
     attribute = f'; method="{method}"' if method else ""
     return b"Link", f'<{quote(target, safe=_URI)}>; rel="compensation"{attribute}'.encode()
+
+
+def compensation(block: Mapping[str, Any], document: Document) -> Compensation | None:
+    """What clients are told about a write that may have been executed; operations as `METHOD /path`."""
+    declared = block.get("compensation")
+    if not declared:
+        return None
+    told = {part: _spelt(declared[part], document) for part in ("reversal", "detection") if part in declared}
+    return Compensation(**told, window_seconds=declared.get("window_seconds"))
+
+
+def _spelt(named: str, document: Document) -> str:
+    method, target = _target(named, document) or (None, named)
+    return f"{method} {target}" if method else target
 
 
 def detection(block: Mapping[str, Any], document: Document) -> Detection | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from idemproxy.contract.compensation import detection
+from idemproxy.contract.compensation import compensation, detection
 from idemproxy.contract.document import Document
 from idemproxy.core.canonical import parse_pointer
 from idemproxy.core.dialects import Dialect, Said
@@ -43,6 +43,7 @@ def policy_of(block: Mapping[str, Any], defaults: Policy, document: Document) ->
         changes["marker"] = replace(policy.marker, name=parse_header_name(block["replay_header"]).encode())
     changes["dialect"] = _with_statuses(policy.dialect, block)
     changes["detection"] = detection(block, document)
+    changes["compensation"] = compensation(block, document)
     return replace(policy, **changes)
 
 

@@ -55,9 +55,9 @@ class Dialect:
             case Shape.PROBLEM:
                 return orjson.dumps(self._problem(problem))
             case Shape.STRIPE:
-                return orjson.dumps({"error": self._error(problem) | _first_status(problem)})
+                return orjson.dumps({"error": self._error(problem) | _further(problem)})
             case Shape.ACP:
-                return orjson.dumps(self._error(problem) | {"type": _acp_type(problem)} | _first_status(problem))
+                return orjson.dumps(self._error(problem) | {"type": _acp_type(problem)} | _further(problem))
             case _:
                 assert_never(self.shape)
 
@@ -70,7 +70,7 @@ class Dialect:
             "title": self.title(problem),
             "status": self.status(problem),
             "detail": problem.code.value.detail,
-            **_first_status(problem),
+            **_further(problem),
             "error": self._error(problem),
         }
 
@@ -90,8 +90,14 @@ class Dialect:
 _NOTHING = Said()
 
 
-def _first_status(problem: Problem) -> dict[str, object]:
-    return {} if problem.first_status is None else {"first_status": problem.first_status}
+def _further(problem: Problem) -> dict[str, object]:
+    """What only some problems have to say."""
+    members: dict[str, object] = {}
+    if problem.first_status is not None:
+        members["first_status"] = problem.first_status
+    if problem.compensation is not None:
+        members["compensation"] = problem.compensation
+    return members
 
 
 def _acp_type(problem: Problem) -> str:

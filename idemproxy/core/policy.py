@@ -10,6 +10,7 @@ from idemproxy.core.detection import Detection
 from idemproxy.core.dialects import Dialect
 from idemproxy.core.fingerprint import FingerprintRules
 from idemproxy.core.messages import Headers
+from idemproxy.core.problems import Compensation
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,7 @@ class Policy:
     dialect: Dialect
     forward_key: ForwardKey
     detection: Detection | None = None
+    compensation: Compensation | None = None
     """What `probe` asks; without it, `probe` can only hold."""
 
 

@@ -272,6 +272,16 @@ _LOST_THEN_HOLD = (
     "and a new key could execute the write twice."
 )
 LOST = (Code.UPSTREAM_TIMEOUT, Code.UPSTREAM_DISCONNECTED, Code.UPSTREAM_INVALID_RESPONSE)
+MAY_HAVE_RUN = (*LOST, Code.IDEMPOTENCY_OUTCOME_UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Compensation:
+    """What the contract says about a write that ran and should not have, or may have run."""
+
+    reversal: str | None = None
+    detection: str | None = None
+    window_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +292,8 @@ class Problem:
     """Of a write that was executed and whose answer was not kept."""
     expected: str | None = None
     """What the operation asks of its keys, where the key was something else."""
+    compensation: Compensation | None = None
+    """Of a write that may have been executed."""
     retry_allowed: bool = False
     """For lost answers and unknown outcomes: whether the same key is sent again once the lease has lapsed."""
 

@@ -27,7 +27,8 @@ class Profile:
     replay_status: ReplayStatus
     marker: Marker
     keep: frozenset[int]
-    key_required: bool
+    key_required: bool | None
+    """None: not the profile's business."""
     dialect: Dialect
 
     def over(self, policy: Policy) -> Policy:
@@ -37,7 +38,7 @@ class Profile:
             replay_status=self.replay_status,
             marker=self.marker,
             keep=self.keep,
-            key_required=self.key_required,
+            key_required=policy.key_required if self.key_required is None else self.key_required,
             dialect=self.dialect,
         )
 
@@ -50,7 +51,7 @@ AGENT = Profile(
     replay_status=ReplayStatus.OK,
     marker=_OWN_MARKER,
     keep=_2XX | _3XX,
-    key_required=False,
+    key_required=None,
     dialect=Dialect(Shape.PROBLEM),
 )
 IETF = Profile(
@@ -58,7 +59,7 @@ IETF = Profile(
     replay_status=ReplayStatus.STORED,
     marker=_OWN_MARKER,
     keep=_2XX | _3XX | _4XX - _NOT_NOW,
-    key_required=False,
+    key_required=None,
     dialect=Dialect(
         Shape.PROBLEM,
         {

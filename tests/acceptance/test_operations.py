@@ -326,6 +326,33 @@ async def test_a_lost_write_is_probed_where_the_document_says_how(
         assert [entry[:2] for entry in orders.ledger] == [("POST", "/orders"), ("GET", "/found?reference=order-1")]
 
 
+async def test_a_write_that_may_have_run_is_told_with_what_to_do_about_it(proxy: StartProxy, tmp_path: Path) -> None:
+    told = {"reversal": "DELETE /orders/{id}", "detection": "GET /orders?reference={key}", "window_seconds": 3600}
+    contract = with_block(tmp_path, on_unknown="hold", compensation=told)
+
+    async def break_off(request: web.BaseRequest, _: bytes) -> web.Response:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async with orders_api() as orders, proxy(orders.url, contract=contract) as service:
+        orders.answer = break_off
+        lost, unknown = await send(service), await send(service)
+        assert (lost.status, lost.code) == (502, "UPSTREAM_DISCONNECTED")
+        assert (unknown.status, unknown.code) == (409, "IDEMPOTENCY_OUTCOME_UNKNOWN")
+        assert lost.problem["compensation"] == unknown.problem["compensation"] == told
+        assert "compensation" not in (await send(service, json={"item": "milk"})).problem
+        assert orders.executions == 1
+
+
+async def test_a_profile_without_a_word_about_keys_leaves_them_to_the_settings(
+    proxy: StartProxy, tmp_path: Path
+) -> None:
+    contract = with_block(tmp_path, profile="ietf")
+    async with orders_api() as orders, proxy(orders.url, contract=contract, key_required="true") as service:
+        assert (await send(service, headers=ADA)).code == "MISSING_IDEMPOTENCY_KEY"
+
+
 # Documents that cannot be enforced
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from pathlib import Path
 
@@ -82,6 +83,16 @@ async def test_a_write_under_way_ends_by_the_rules_it_began_with(database: str, 
         await reload(proxy, contract, DOCUMENT, "contract reloaded")
         assert await post(proxy, "/v1/orders", "k") == (200, "key_idempotent")
         assert orders.executions == 1
+
+
+async def test_the_document_can_be_exported_as_it_is_published(tmp_path: Path) -> None:
+    exported = await idemproxy("contract", "export", write(tmp_path, DOCUMENT), profile="acp")
+    assert (exported.code, exported.err) == (0, "")
+    created = json.loads(exported.out)["paths"]["/orders"]["post"]
+    assert created["x-agent-idempotency"]["conflict_status"] == 422
+    refused = await idemproxy("contract", "export", write(tmp_path, BROKEN))
+    assert (refused.code, refused.out) == (2, "")
+    assert len(refused.faults) >= 2
 
 
 async def test_without_a_contract_a_hangup_changes_nothing(database: str) -> None:
