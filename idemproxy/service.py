@@ -17,6 +17,7 @@ from idemproxy import __version__
 from idemproxy.contract.live import ContractError, LiveContract
 from idemproxy.contract.published import Published
 from idemproxy.core.identity import key_hash
+from idemproxy.core.policy import JwtScope
 from idemproxy.edge.breaker import Breaker
 from idemproxy.edge.server import DataServer
 from idemproxy.edge.upstream import HttpUpstream, Origin
@@ -165,6 +166,8 @@ class Service:
             loop.add_signal_handler(number, on_signal)
         loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
         self._tell_contract("contract in force")
+        if isinstance(self._settings.policy().scope_from, JwtScope):
+            log.warning("callers are told apart by a claim that is not verified here: verify every token before it")
         log.info("idemproxy %s before %s on %s", __version__, self._settings.upstream, self._settings.listen)
         await stop.wait()
         return 0 if await self.drain() else 1

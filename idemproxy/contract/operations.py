@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import string
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from idemproxy.contract.compensation import link
 from idemproxy.contract.document import DeclaredOperation, Document
@@ -15,6 +17,9 @@ from idemproxy.core.policy import Operation, Policy, Unguarded
 
 SAFE = ("GET", "HEAD", "OPTIONS", "TRACE")
 RULE = "policy_can_be_enforced"
+
+_VISIBLE = string.punctuation
+"""With letters and digits all that stays as it is in a route; the rest of a template is percent-encoded."""
 
 Matched = Operation | Unguarded
 
@@ -74,5 +79,5 @@ def _effective(declared: DeclaredOperation, document: Document, defaults: Policy
         message = f"the lease ({policy.lease_seconds:g} s) is not shorter than ttl_seconds ({policy.ttl_seconds:g})"
         remedy = "raise ttl_seconds, or give the operation a shorter lease_seconds"
         faults.append(Finding(RULE, "fault", declared.name, declared.line, message, remedy))
-    route = concrete_route(declared.method, declared.path.encode())
+    route = concrete_route(declared.method, quote(declared.path, safe=_VISIBLE).encode())
     return Effective(declared, kind, Operation(route, policy, declared.path, marks))

@@ -40,11 +40,50 @@ def policy_of(block: Mapping[str, Any], defaults: Policy, document: Document) ->
     if block.get("scope") == "global":
         changes["scope_from"] = GlobalScope()
     if "replay_header" in block:
-        changes["marker"] = replace(policy.marker, name=parse_header_name(block["replay_header"]).encode())
+        changes["marker"] = replace(policy.marker, name=_marker_name(block["replay_header"]))
     changes["dialect"] = _with_statuses(policy.dialect, block)
     changes["detection"] = detection(block, document)
     changes["compensation"] = compensation(block, document)
     return replace(policy, **changes)
+
+
+def _marker_name(text: str) -> bytes:
+    name = parse_header_name(text)
+    if name.lower() in _TAKEN or name.lower().startswith(("content-", "access-control-")):
+        raise ValueError(f"replay_header takes {name}, which has a meaning of its own; write Idempotency-Replay")
+    return name.encode()
+
+
+_TAKEN = frozenset(
+    [
+        "age",
+        "allow",
+        "cache-control",
+        "connection",
+        "date",
+        "etag",
+        "expires",
+        "idempotency-attempt",
+        "idempotency-class",
+        "idempotency-conflict",
+        "idempotency-key",
+        "idempotency-stored",
+        "last-modified",
+        "link",
+        "location",
+        "retry-after",
+        "server",
+        "set-cookie",
+        "strict-transport-security",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "vary",
+        "via",
+        "www-authenticate",
+    ]
+)
+"""Fields of an answer that a replay marker would overwrite."""
 
 
 def _rules(fingerprint: Mapping[str, list[str]]) -> FingerprintRules:

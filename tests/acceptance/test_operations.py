@@ -184,6 +184,14 @@ async def test_a_slash_too_many_is_guarded_all_the_same(proxy: StartProxy, contr
         assert orders.executions == 1
 
 
+async def test_a_template_need_not_be_ascii(proxy: StartProxy, tmp_path: Path, rows: asyncpg.Connection) -> None:
+    contract = with_block(tmp_path, path="/cafés/{id}")
+    async with orders_api() as orders, proxy(orders.url, contract=contract) as service:
+        await send(service, "/caf%C3%A9s/7")
+        assert (await send(service, "/caf%C3%A9s/7")).headers["Idempotency-Replay"] == "true"
+        assert await rows.fetchval("SELECT route FROM idemproxy.records") == "POST /caf%C3%A9s/{id}"
+
+
 # The fields of a block
 
 
@@ -404,6 +412,8 @@ async def test_a_document_that_is_not_there_is_refused(proxy: StartProxy, tmp_pa
         ({"on_unknown": "probe", "compensation": {"detection": "POST /search"}}, "only GET can ask"),
         ({"on_unknown": "probe", "compensation": {"detection": "GET /orders/{id}"}}, "neither {key}"),
         ({"key_location": "derived", "key_field": ["cookie:x"]}, "key_field"),
+        ({"replay_header": "Content-Type"}, "has a meaning of its own"),
+        ({"replay_header": "Link"}, "has a meaning of its own"),
     ],
 )
 async def test_what_does_not_go_together_is_refused(
