@@ -8,6 +8,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+import stripe
 from aiohttp import web
 
 from idemproxy.service import Service
@@ -254,3 +255,25 @@ async def test_an_upstream_that_cannot_be_reached_is_told_in_the_profiles_shape(
     async with proxy("http://127.0.0.1:9", profile=dialect.name) as service:
         got = await send(service)
         assert (got.status, error_of(dialect, got)["code"].upper()) == (502, "UPSTREAM_UNREACHABLE")
+
+
+async def test_stripes_own_client_understands_the_stripe_profile(proxy: StartProxy) -> None:
+    async def customer(_: web.BaseRequest, __: bytes) -> web.Response:
+        return web.json_response({"id": f"cus_{orders.executions}", "object": "customer"})
+
+    async with orders_api() as orders, proxy(orders.url, profile="stripe") as service:
+        orders.answer = customer
+        address = f"http://127.0.0.1:{service.port}"
+        client = stripe.StripeClient("sk_test_1", base_addresses={"api": address}, max_network_retries=0)
+
+        def create(name: str) -> stripe.Customer:
+            return client.v1.customers.create({"name": name}, {"idempotency_key": "customer-1"})
+
+        first, again = await asyncio.to_thread(create, "ada"), await asyncio.to_thread(create, "ada")
+        assert (first.id, again.id, orders.executions) == ("cus_1", "cus_1", 1)
+        assert again.last_response is not None
+        assert again.last_response.headers["Idempotent-Replayed"] == "true"
+        with pytest.raises(stripe.IdempotencyError, match="different method, path, query or body") as refused:
+            await asyncio.to_thread(create, "bob")
+        assert refused.value.http_status == 400
+        assert orders.executions == 1
