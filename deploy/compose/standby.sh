@@ -6,4 +6,5 @@ if [ ! -s "$PGDATA/PG_VERSION" ]; then
     pg_basebackup --pgdata "$PGDATA" --write-recovery-conf --wal-method stream --checkpoint fast \
         --dbname "host=$PRIMARY port=${PGPORT:-5432} user=replicator application_name=standby"
 fi
-exec postgres "$@"
+# Every address: the primary may have had it from its command line, which is not copied.
+exec postgres -c listen_addresses='*' "$@"
