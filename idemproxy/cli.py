@@ -124,7 +124,8 @@ def check(**flags: str | None) -> None:
         else:
             unchanged = chosen.model_copy(update={"auto_migrate": False})
             try:
-                await prepare_schema(chosen.database_url.get_secret_value(), unchanged)
+                risk = await prepare_schema(chosen.database_url.get_secret_value(), unchanged)
+                faults += [f"IDEMPROXY_DATABASE_URL: {risk}"] if risk else []
             except StartError as failure:
                 faults.append(str(failure))
         if faults:

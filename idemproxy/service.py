@@ -28,6 +28,8 @@ from idemproxy.operator.reporter import Reporter
 from idemproxy.ports import Upstream
 from idemproxy.settings import Settings
 from idemproxy.store import queries
+from idemproxy.store.connect import Primary
+from idemproxy.store.durability import OPENED_WITH, POOLER, weaknesses
 from idemproxy.store.embedded import EmbeddedError, EmbeddedPostgres
 from idemproxy.store.migrate import MigrationError, migrate, require_current
 from idemproxy.store.postgres import PostgresStore, open_pool
@@ -70,7 +72,8 @@ class Service:
         settings = self._settings
         self.contract = LiveContract(settings.contract, settings.terms())
         dsn = await self._database()
-        await prepare_schema(dsn, settings)
+        if risk := await prepare_schema(dsn, settings):
+            log.warning("IDEMPROXY_DATABASE_URL: %s", risk)
         try:
             self.pool = await open_pool(dsn, settings.database_statement_cache_size)
         except (asyncpg.PostgresError, OSError) as failure:
@@ -242,14 +245,15 @@ def bind(address: str, setting: str) -> socket.socket:
     return listener
 
 
-async def prepare_schema(dsn: str, settings: Settings) -> None:
-    """Check durability, migrate or insist on a current schema, and see that the records can be worked with."""
+async def prepare_schema(dsn: str, settings: Settings) -> str | None:
+    """Check durability, migrate or insist on a current schema, and see that the records can be worked with.
+
+    Gives back what a failover of this Postgres would lose, if anything.
+    """
     async with connected(dsn, settings) as connection:
-        if await connection.fetchval("SHOW synchronous_commit") == "off":
-            raise StartError(
-                "IDEMPROXY_DATABASE_URL: synchronous_commit is off for this role or database, so that acknowledged "
-                "claims can be lost and writes could run twice; turn it on"
-            )
+        weak = await weaknesses(connection, pooled=settings.pooled)
+        if weak.fatal:
+            raise StartError(f"IDEMPROXY_DATABASE_URL: {weak.fatal}")
         if settings.migrates:
             for done in await migrate(connection):
                 log.info("applied migration %04d_%s", done.version, done.name)
@@ -260,16 +264,21 @@ async def prepare_schema(dsn: str, settings: Settings) -> None:
                 f"IDEMPROXY_DATABASE_URL: role {role} may not work with the records; as their owner, run "
                 f'GRANT SELECT, INSERT, UPDATE, DELETE ON idemproxy.records TO "{role}"'
             )
+        return weak.in_failover
 
 
 @asynccontextmanager
 async def connected(dsn: str, settings: Settings) -> AsyncIterator[asyncpg.Connection]:
     """A connection for the preparations and the verbs; whatever the database refuses there becomes one clear line."""
     try:
-        connection = await asyncpg.connect(
-            dsn, timeout=CONNECT_SECONDS, statement_cache_size=settings.database_statement_cache_size
+        connection = await Primary(dsn, pooled=settings.pooled).connect(
+            timeout=CONNECT_SECONDS,
+            statement_cache_size=settings.database_statement_cache_size,
+            server_settings={} if settings.pooled else OPENED_WITH,
         )
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError) as failure:
+    except asyncpg.ProtocolViolationError as failure:
+        raise StartError(f"IDEMPROXY_DATABASE_URL: {POOLER} ({_one_line(failure)})") from failure
+    except (asyncpg.InternalClientError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError) as failure:
         raise StartError(
             f"IDEMPROXY_DATABASE_URL: the database cannot be reached ({_one_line(failure)}); check host, port, "
             "name and password"

@@ -102,7 +102,8 @@ class Settings(BaseSettings):
     )
     database_url: SecretStr | None = Field(
         None,
-        description="postgresql:// URL of the store. Without it, an embedded Postgres is kept in DATA_DIR: good for "
+        description="postgresql:// URL of the store; several hosts with commas between them, where the one that takes "
+        "writes may change. Without it, an embedded Postgres is kept in DATA_DIR: good for "
         "trying out and for a single instance, not shared between replicas.",
     )
     data_dir: Path = Field(Path(".idemproxy"), description="Where the embedded Postgres keeps its data.")
@@ -112,7 +113,9 @@ class Settings(BaseSettings):
         "DATABASE_URL (run `idemproxy migrate` there).",
     )
     database_statement_cache_size: Annotated[int, Field(ge=0, le=1000)] = Field(
-        100, description="Prepared statements kept per connection. Set 0 behind PgBouncer in transaction mode."
+        100,
+        description="Prepared statements kept per connection. Set 0 behind a pooler such as PgBouncer, where "
+        "those of several clients would be mixed up; each statement is then prepared anew.",
     )
     contract: Path | None = Field(
         None,
@@ -229,6 +232,11 @@ class Settings(BaseSettings):
     @property
     def migrates(self) -> bool:
         return self.auto_migrate if self.auto_migrate is not None else self.database_url is None
+
+    @property
+    def pooled(self) -> bool:
+        """Whether a pooler may stand before Postgres, and give each transaction another server."""
+        return self.database_statement_cache_size == 0
 
     def terms(self) -> Terms:
         return Terms(self.profile, tuple(split_list(self.methods)), self.policy(), self.max_request_bytes)

@@ -21,6 +21,7 @@ from idemproxy.core.replies import reason
 from idemproxy.ports import StoreUnavailable
 from idemproxy.store import queries
 from idemproxy.store.batch import BadItem, Batcher
+from idemproxy.store.connect import Primary
 from idemproxy.store.errors import BAD_DATA, LOST_CONNECTION, WORTH_ANOTHER_TRY
 from idemproxy.tasks import Tasks
 
@@ -49,6 +50,14 @@ async def open_pool(dsn: str, statement_cache_size: int, *, min_size: int = 1) -
     async def keep_session(_: Any) -> None:
         """Nothing in a session is ever changed, so nothing has to be reset: this saves a round trip per batch."""
 
+    pooled = statement_cache_size == 0
+    session = {"application_name": "idemproxy"}
+    if not pooled:
+        session |= {
+            "statement_timeout": str(int(STATEMENT_SECONDS * 1000)),
+            "lock_timeout": str(int(LOCK_SECONDS * 1000)),
+            "idle_in_transaction_session_timeout": "5000",
+        }
     return await asyncpg.create_pool(
         dsn,
         min_size=min_size,
@@ -58,12 +67,8 @@ async def open_pool(dsn: str, statement_cache_size: int, *, min_size: int = 1) -
         statement_cache_size=statement_cache_size,
         max_inactive_connection_lifetime=60,  # so that load that has passed does not hold server processes for good
         reset=keep_session,
-        server_settings={
-            "application_name": "idemproxy",
-            "statement_timeout": str(int(STATEMENT_SECONDS * 1000)),
-            "lock_timeout": str(int(LOCK_SECONDS * 1000)),
-            "idle_in_transaction_session_timeout": "5000",
-        },
+        server_settings=session,
+        connect=Primary(dsn, pooled=pooled).connect,
     )
 
 
@@ -128,7 +133,10 @@ class PostgresStore:
         """Whether the store answers right now, and is writable."""
         try:
             async with asyncio.timeout(1.0), self._pool.acquire(timeout=ACQUIRE_SECONDS) as connection:
-                return not await connection.fetchval("SELECT pg_is_in_recovery()")
+                demoted: bool = await connection.fetchval("SELECT pg_is_in_recovery()")
+            if demoted:
+                await self._pool.expire_connections()
+            return not demoted
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
             return False
 
@@ -258,6 +266,8 @@ class PostgresStore:
         except LOST_CONNECTION as failure:
             if not isinstance(failure, ValueError):  # an argument that cannot be encoded leaves the connection sound
                 connection.terminate()
+            if isinstance(failure, asyncpg.ReadOnlySQLTransactionError):
+                await self._pool.expire_connections()  # a primary that was demoted: the others lead to it, too
             raise
         finally:
             await self._pool.release(connection, timeout=ACQUIRE_SECONDS)

@@ -121,3 +121,14 @@ SELECT pg_try_advisory_xact_lock(hashtextextended('idemproxy.sweep', 0));
 SELECT current_user
  WHERE NOT (SELECT bool_and(has_table_privilege('idemproxy.records', needed))
               FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS needed);
+
+-- name: durability
+-- What a failover would cost, and whether this session has the setting it was opened with (a pooler drops it). A role
+-- that may not see the state of the standbys sees that there are some, and whether any are waited for.
+SELECT current_setting('synchronous_commit') AS synchronous_commit,
+       current_setting('idle_in_transaction_session_timeout') AS opened_with,
+       count(*) > 0 AS standbys,
+       coalesce(bool_or(sync_state IN ('sync', 'quorum')), false)
+           OR (bool_and(sync_state IS NULL) AND current_setting('synchronous_standby_names') <> '') AS synchronous
+  FROM pg_stat_replication
+ WHERE state IS DISTINCT FROM 'backup';

@@ -33,6 +33,8 @@ from tests.support.records import (
 )
 from tests.support.way import way_to
 
+pytestmark = pytest.mark.usefixtures("line")
+
 SLACK_SECONDS = 2.0
 """What a loaded machine may add to a call that is bounded."""
 

@@ -13,10 +13,11 @@ import pytest
 from idemproxy.core.record import Expired, Lease
 from idemproxy.store import queries
 from idemproxy.store import sweep as sweeping
-from idemproxy.store.postgres import open_pool
 from idemproxy.store.sweep import run_batch, sweep, sweep_forever
 from tests.support.process import until
-from tests.support.records import CREATED, EXPIRE, claim_of, count, record, store_on
+from tests.support.records import CREATED, EXPIRE, claim_of, count, pool_on, record, store_on
+
+pytestmark = pytest.mark.usefixtures("line")
 
 FILL = """
     INSERT INTO idemproxy.records (key, scope, route, fingerprint, state, token, attempt, claimed_at, settled_at,
@@ -35,7 +36,7 @@ async def fill(rows: asyncpg.Connection, name: str, number: int, *, expired_sinc
 
 @pytest.fixture
 async def pool(database: str) -> AsyncIterator[asyncpg.Pool]:
-    async with await open_pool(database, 100) as opened:
+    async with await pool_on(database) as opened:
         yield opened
 
 
@@ -120,7 +121,7 @@ async def test_one_replica_sweeps_at_a_time(database: str, pool: asyncpg.Pool, r
 
 async def test_many_replicas_together_delete_each_record_once(database: str, rows: asyncpg.Connection) -> None:
     await fill(rows, "old", 2500, expired_since=1)
-    pools = [await open_pool(database, 100) for _ in range(4)]
+    pools = [await pool_on(database) for _ in range(4)]
     counts = await asyncio.gather(*(sweep(pool, 0) for pool in pools))
     for pool in pools:
         await pool.close()
@@ -167,7 +168,7 @@ async def test_all_tombstones_lose_their_answers_however_many_there_are(
 async def test_an_outage_puts_the_sweep_off_and_does_not_end_it(
     database: str, rows: asyncpg.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pool = await open_pool(database, 100)
+    pool = await pool_on(database)
     task = asyncio.create_task(sweep_forever(pool, 0, 0.01))
     try:
         await rows.execute("ALTER TABLE idemproxy.records RENAME TO elsewhere")

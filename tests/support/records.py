@@ -13,6 +13,7 @@ import asyncpg
 from idemproxy.core.messages import Answer
 from idemproxy.core.record import Claim, RecordId
 from idemproxy.store.postgres import PostgresStore, open_pool
+from tests.support.pgbouncer import PgBouncer
 
 ADA = hashlib.sha256(b"ada").digest()
 BOB = hashlib.sha256(b"bob").digest()
@@ -56,10 +57,18 @@ class Noted:
         self.failures += 1
 
 
+pooler: PgBouncer | None = None
+"""What stands before Postgres; set by the fixture `line`."""
+
+
+async def pool_on(dsn: str) -> asyncpg.Pool:
+    return await (open_pool(dsn, 100) if pooler is None else open_pool(pooler.before(dsn), 0))
+
+
 @asynccontextmanager
 async def store_on(dsn: str, noted: Noted | None = None) -> AsyncIterator[PostgresStore]:
     noted = noted or Noted()
-    store = PostgresStore(await open_pool(dsn, 100), noted.succeeded, noted.failed)
+    store = PostgresStore(await pool_on(dsn), noted.succeeded, noted.failed)
     try:
         yield store
     finally:
