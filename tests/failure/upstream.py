@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import socket
 import sys
 from collections import Counter
@@ -25,6 +26,8 @@ from tests.failure.control import at
 LARGE_ANSWER = 3_900_000
 """Below what is stored by default, above what the kernel buffers for a client that does not read."""
 SMALL_BUFFER = 4096
+DELAY = "IDEMPROXY_TEST_DELAY"
+"""In the environment: up to how many seconds an execution takes, and as many its answer."""
 
 
 def executions(ledger: Path) -> Counter[str]:
@@ -35,8 +38,9 @@ def executions(ledger: Path) -> Counter[str]:
 
 class Orders:
     def __init__(self, ledger: Path) -> None:
-        self._path = ledger
         self._ledger = os.open(ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._executions = executions(ledger)  # of the process before this one
+        self._delay = float(os.environ.get(DELAY, "0"))
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -56,11 +60,14 @@ class Orders:
         key, attempt = fields["idempotency-key"], fields.get("idempotency-attempt", "-")
         await at("E", key)
         await reader.readexactly(int(fields["content-length"]))
+        await asyncio.sleep(self._delay * random.random())
         os.write(self._ledger, f"{key} {attempt}\n".encode())
-        nth = executions(self._path)[key]
+        self._executions[key] += 1
+        nth = self._executions[key]
         answer = f'{{"key":"{key}","execution":{nth}}}'.encode()
         if key.startswith("J"):
             answer = answer.ljust(LARGE_ANSWER)
+        await asyncio.sleep(self._delay * random.random())
         await at("F", key)
         writer.write(b"HTTP/1.1 201 Created\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(answer))
         writer.write(answer[: len(answer) // 2])
@@ -69,7 +76,7 @@ class Orders:
 
     async def _look_up(self, head: str, writer: asyncio.StreamWriter) -> None:
         key = head.split(" ")[1].rpartition("/")[2]
-        found = executions(self._path)[key]
+        found = self._executions[key]
         answer = f'{{"key":"{key}","execution":{found}}}'.encode()
         status = b"200 OK" if found else b"404 Not Found"
         writer.write(
