@@ -1,0 +1,98 @@
+"""`python -m tests.failure.failover`: what a failover of Postgres costs, with a synchronous standby and without.
+
+A proxy on both servers by one URL, under load. The primary is killed, the standby promoted; the proxy finds it by
+itself. Then every write that a client was told is done is looked for in the new primary.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+import asyncpg
+
+from idemproxy.service import Service
+from idemproxy.settings import load
+from tests.failure.rig import Client
+from tests.support.cluster import Cluster, cluster
+from tests.support.orders import orders_api
+
+WRITERS = 8
+AFTERWARDS = 50
+"""Writes that must succeed on the new primary before the run ends."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    acknowledged: int
+    """Writes that a client was told are done before the failover."""
+    lost: int
+    """Those of them that the new primary does not know, so that a retry would run again."""
+    twice: int
+    """Keys that the upstream executed more than once."""
+    blackout: float
+    """Seconds from the primary's death to the first write on the standby, its promotion included."""
+
+
+async def failover(servers: Cluster, *, seconds: float) -> Figures:
+    acknowledged: list[str] = []
+    numbers = itertools.count()
+    killed = back = 0.0
+    async with orders_api() as orders:
+        values = {
+            "upstream": orders.url,
+            "listen": "127.0.0.1:0",
+            "admin_listen": "127.0.0.1:0",
+            "database_url": servers.dsn,
+            "on_unknown": "hold",
+        }
+        async with Service(load({}, values)) as service:
+
+            async def write() -> None:
+                nonlocal back
+                while True:
+                    key = f"order-{next(numbers)}"
+                    client = Client(service.port, key, f'{{"item": "{key}"}}'.encode())
+                    await client.send()
+                    if await client.heard() == "created":
+                        acknowledged.append(key)
+                        back = back or (time.monotonic() if killed else 0.0)
+
+            writers = [asyncio.create_task(write()) for _ in range(WRITERS)]
+            try:
+                await asyncio.sleep(seconds)
+                servers.kill_primary()
+                before, killed = list(acknowledged), time.monotonic()
+                await servers.promote()
+                async with asyncio.timeout(60):
+                    while len(acknowledged) < len(before) + AFTERWARDS:
+                        await asyncio.sleep(0.02)
+            finally:
+                for writer in writers:
+                    writer.cancel()
+                await asyncio.gather(*writers, return_exceptions=True)
+        runs = Counter(body for _, _, body in orders.ledger)
+    known = await _completed(servers.standby.dsn)
+    lost = [key for key in before if key not in known]
+    return Figures(len(before), len(lost), sum(times > 1 for times in runs.values()), back - killed)
+
+
+async def _completed(dsn: str) -> set[str]:
+    connection = await asyncpg.connect(dsn)
+    rows = await connection.fetch("SELECT key FROM idemproxy.records WHERE state = 'completed'")
+    await connection.close()
+    return {row["key"] for row in rows}
+
+
+async def main() -> None:
+    for synchronous in (True, False):
+        async with cluster(synchronous=synchronous) as servers:
+            figures = await failover(servers, seconds=10)
+        print(f"{'synchronous' if synchronous else 'asynchronous'} standby: {figures}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
