@@ -53,3 +53,5 @@ def set_up(log_format: str) -> None:
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     log.setLevel(logging.INFO)
+    # Its pool reports each connection it cannot make with a traceback; the store says the same in a word.
+    logging.getLogger("asyncpg").setLevel(logging.CRITICAL)

@@ -37,7 +37,6 @@ unix_socket_dir =
 auth_type = any
 pool_mode = transaction
 default_pool_size = 2
-{documented}
 """
 
 
@@ -45,13 +44,11 @@ default_pool_size = 2
 async def pgbouncer(dsn: str, folder: Path) -> AsyncIterator[str]:
     """Two server connections for everybody: clients meet each other's."""
     assert PROGRAM is not None
-    documented = re.search(r"`(ignore_startup_parameters = [^`]+)`", PAGE)
-    assert documented is not None
     parts = urlsplit(dsn)
     listen = free_port()
     words = {"host": parts.hostname, "port": parts.port, "user": parts.username, "password": parts.password or "none"}
     file = folder / "pgbouncer.ini"
-    file.write_text(CONFIGURATION.format(**words, listen=listen, documented=documented[1]), encoding="utf-8")
+    file.write_text(CONFIGURATION.format(**words, listen=listen), encoding="utf-8")
     account = {"user": pwd.getpwnam("nobody").pw_uid, "extra_groups": []} if os.geteuid() == 0 else {}
     read = os.open(file, os.O_RDONLY)  # the account may not be able to walk there
     process = await asyncio.create_subprocess_exec(

@@ -29,6 +29,7 @@ from idemproxy.store.migrate import migrate
 from tests.failure.history import Heard, violations
 from tests.failure.rig import Child, Client, Instance
 from tests.failure.upstream import DELAY, executions
+from tests.support.cluster import processes
 from tests.support.link import Link, far_end, through
 from tests.support.process import free_port
 
@@ -89,10 +90,6 @@ class World:
     async def restart_postgres(self) -> None:
         await self.server.stop()
         self.server = await EmbeddedPostgres.start(self._folder / "pg", settings=SERVER_SETTINGS)
-
-    def postgres_processes(self) -> list[int]:
-        children = Path(f"/proc/{self.server.pid}/task/{self.server.pid}/children").read_text().split()
-        return [self.server.pid, *map(int, children)]
 
 
 class Nemesis:
@@ -163,7 +160,7 @@ class Nemesis:
         await self._world.restart_postgres()
 
     async def _stop_postgres(self) -> None:
-        stopped = self._world.postgres_processes()
+        stopped = processes(self._world.server)
         for pid in stopped:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)

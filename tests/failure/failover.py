@@ -34,13 +34,13 @@ class Figures:
     twice: int
     """Keys that the upstream executed more than once."""
     blackout: float
-    """Seconds from the primary's death to the first write on the standby, its promotion included."""
+    """The longest time without a write, in seconds: from the primary's death to the standby's promotion and use."""
 
 
 async def failover(servers: Cluster, *, seconds: float) -> Figures:
     acknowledged: list[str] = []
+    times: list[float] = []
     numbers = itertools.count()
-    killed = back = 0.0
     async with orders_api() as orders:
         values = {
             "upstream": orders.url,
@@ -52,20 +52,19 @@ async def failover(servers: Cluster, *, seconds: float) -> Figures:
         async with Service(load({}, values)) as service:
 
             async def write() -> None:
-                nonlocal back
                 while True:
                     key = f"order-{next(numbers)}"
                     client = Client(service.port, key, f'{{"item": "{key}"}}'.encode())
                     await client.send()
                     if await client.heard() == "created":
                         acknowledged.append(key)
-                        back = back or (time.monotonic() if killed else 0.0)
+                        times.append(time.monotonic())
 
             writers = [asyncio.create_task(write()) for _ in range(WRITERS)]
             try:
                 await asyncio.sleep(seconds)
                 servers.kill_primary()
-                before, killed = list(acknowledged), time.monotonic()
+                before, killed = list(acknowledged), len(times)
                 await servers.promote()
                 async with asyncio.timeout(60):
                     while len(acknowledged) < len(before) + AFTERWARDS:
@@ -77,7 +76,8 @@ async def failover(servers: Cluster, *, seconds: float) -> Figures:
         runs = Counter(body for _, _, body in orders.ledger)
     known = await _completed(servers.standby.dsn)
     lost = [key for key in before if key not in known]
-    return Figures(len(before), len(lost), sum(times > 1 for times in runs.values()), back - killed)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times[max(killed - 1, 0) :])]
+    return Figures(len(before), len(lost), sum(number > 1 for number in runs.values()), max(gaps))
 
 
 async def _completed(dsn: str) -> set[str]:

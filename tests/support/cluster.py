@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -51,12 +52,21 @@ class Cluster:
         await connection.close()
 
     def kill_primary(self) -> None:
-        os.kill(self.primary.pid, signal.SIGKILL)
+        """All of it at once, as a machine dies: a server that is left alone would still send what it has."""
+        for pid in processes(self.primary):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     async def promote(self) -> None:
         connection = await asyncpg.connect(self.standby.dsn)
         assert await connection.fetchval("SELECT pg_promote()")
         await connection.close()
+
+
+def processes(server: EmbeddedPostgres) -> list[int]:
+    """The server and its children."""
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+    return [server.pid, *map(int, children)]
 
 
 @asynccontextmanager
