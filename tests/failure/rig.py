@@ -31,7 +31,7 @@ class Child:
 
     def __init__(self, *command: str, env: dict[str, str]) -> None:
         self._command = command
-        self._env = env
+        self.env = env
         self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -43,7 +43,7 @@ class Child:
         self.process = subprocess.Popen(
             [sys.executable, *self._command],
             cwd=ROOT,
-            env=self._env,
+            env=self.env,
             stdin=subprocess.DEVNULL,
             stdout=self.log,
             stderr=self.log,
