@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from idemproxy.settings import load
 from tests.failure.rig import Client
 from tests.support.cluster import Cluster, cluster
 from tests.support.orders import orders_api
+
+logging.getLogger("asyncpg").setLevel(logging.CRITICAL)  # as the product does, where it sets up its log
 
 WRITERS = 8
 AFTERWARDS = 50
@@ -63,7 +66,7 @@ async def failover(servers: Cluster, *, seconds: float) -> Figures:
             writers = [asyncio.create_task(write()) for _ in range(WRITERS)]
             try:
                 await asyncio.sleep(seconds)
-                servers.kill_primary()
+                await servers.kill_primary()
                 before, killed = list(acknowledged), len(times)
                 await servers.promote()
                 async with asyncio.timeout(60):
@@ -88,10 +91,12 @@ async def _completed(dsn: str) -> set[str]:
 
 
 async def main() -> None:
-    for synchronous in (True, False):
+    for synchronous, delay in ((True, 0.0), (True, 0.05), (False, 0.0), (False, 0.05)):
         async with cluster(synchronous=synchronous) as servers:
+            servers.line.delay = delay
             figures = await failover(servers, seconds=10)
-        print(f"{'synchronous' if synchronous else 'asynchronous'} standby: {figures}")
+        kind = "synchronous" if synchronous else "asynchronous"
+        print(f"{kind} standby, replication {delay * 1000:.0f} ms late: {figures}")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from tests.conftest import with_database
 from tests.failure.control import Control
 from tests.failure.rig import Client, Rig
 from tests.support.link import Link, far_end
+from tests.support.process import ROOT
 
 TABLES = {
     "sigkill": """
@@ -278,3 +279,19 @@ async def test_what_is_heard_and_how_often_it_ran(rig: Rig, fault: str, point: s
         first, meanwhile, later = await FAULTS[fault](scene)
         assert Cell(first, meanwhile, later, rig.runs(scene.client.key)) == cell
         assert len(scene.client.bodies) <= 1, "every 2xx of a key carries the same bytes"
+
+
+def page_table() -> str:
+    """The matrix as docs/failure.md shows it: what is heard first, meanwhile and later, and how often it ran."""
+    found = {(fault, point): cell for fault, point, cell in cells()}
+    points = sorted({point for _, point in found})
+    lines = ["| | " + " | ".join(TABLES) + " |", "|---|" + "---|" * len(TABLES)]
+    for point in points:
+        shown = (found[fault, point] for fault in TABLES)
+        row = (f"{cell.first}, {cell.meanwhile}, {cell.later} ×{cell.runs}" for cell in shown)
+        lines.append(f"| **{point}** | " + " | ".join(row) + " |")
+    return "\n".join(lines)
+
+
+def test_the_page_shows_this_matrix() -> None:
+    assert page_table() in (ROOT / "docs" / "failure.md").read_text(encoding="utf-8")

@@ -51,8 +51,9 @@ class Cluster:
                 await asyncio.sleep(0.02)
         await connection.close()
 
-    def kill_primary(self) -> None:
-        """All of it at once, as a machine dies: a server that is left alone would still send what it has."""
+    async def kill_primary(self) -> None:
+        """All of it at once, and what it has sent with it, as when a machine dies."""
+        await self.line.cut()
         for pid in processes(self.primary):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -33,6 +33,8 @@ class Link:
     def __init__(self, far_end: str | tuple[str, int], port: int = 0) -> None:
         self._far_end = far_end
         self.port = port
+        self.delay = 0.0
+        """Seconds that everything from the far end is late, as on a long or a busy line."""
         self._needles: list[bytes] = []
         self._held = asyncio.Event()
         self._release = asyncio.Event()
@@ -136,6 +138,7 @@ class Link:
                     hold.clear()
                     self._held.set()
                     await self._release.wait()
+                await asyncio.sleep(self.delay)
                 writer.write(data)
                 await writer.drain()
         except ConnectionError:
