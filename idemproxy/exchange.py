@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from idemproxy.core.detection import Verdict
-from idemproxy.core.fingerprint import LARGE_BODY, fingerprint
-from idemproxy.core.headers import to_client, to_store, to_upstream
+from idemproxy.core.fingerprint import LARGE_BODY
+from idemproxy.core.headers import to_client, to_upstream
 from idemproxy.core.identity import derived_key, wire_key
 from idemproxy.core.judge import (
     Forward,
@@ -35,7 +35,7 @@ from idemproxy.core.messages import Answer, Headers, Request, header_value
 from idemproxy.core.policy import DerivedKey, ForwardKey, HeaderKey, Operation, Policy
 from idemproxy.core.problems import MAY_HAVE_RUN, Code, Problem
 from idemproxy.core.record import Claim, Lease, RecordId, Running
-from idemproxy.core.replies import STORED_FALSE, Reply, first_write, marked, refusal, replay
+from idemproxy.core.replies import STORED_FALSE, Reply, first_write, marked
 from idemproxy.core.steering import Steering, steering
 from idemproxy.forwarding import forward
 from idemproxy.pipe import Pipe
@@ -55,6 +55,7 @@ from idemproxy.ports import (
 from idemproxy.probing import probe
 from idemproxy.settling import Renewal, Settler
 from idemproxy.tasks import Tasks
+from idemproxy.wire import Http, Wire
 
 WAIT_PAUSES = (0.05, 0.1, 0.2, 0.5)
 """Between looks at a write that runs on another replica: quick at first, then two reads a second per waiter."""
@@ -117,35 +118,36 @@ class Exchange:
         self.settler = Settler(store, observer, self.tasks)
         self.running: dict[RecordId, asyncio.Future[Heard]] = {}
 
-    async def guard(self, request: Request, operation: Operation, id: RecordId) -> Heard:
+    async def guard(self, request: Request, operation: Operation, id: RecordId, wire: Wire | None = None) -> Heard:
         trail = Trail(asyncio.get_running_loop().time())
-        heard = await self._guard(request, operation.policy, id, trail)
+        heard = await self._guard(request, id, wire or Http(operation.policy), trail)
         return Heard(heard.outcome, heard.reply, trail)
 
-    async def _guard(self, request: Request, policy: Policy, id: RecordId, trail: Trail) -> Heard:
-        trail.fingerprint = await self._fingerprint(request, policy)
+    async def _guard(self, request: Request, id: RecordId, wire: Wire, trail: Trail) -> Heard:
+        trail.fingerprint = await self._fingerprint(request, wire)
+        policy = wire.policy
         claim = Claim(id, trail.fingerprint, os.urandom(16), policy.lease_seconds, policy.ttl_seconds)
         try:
             step = await self._decide(claim, policy)
         except StoreUnavailable:
-            return _refused(Problem(Code.IDEMPOTENCY_STORE_UNAVAILABLE, retry_after=STORE_RETRY_SECONDS), id, policy)
+            return _refused(Problem(Code.IDEMPOTENCY_STORE_UNAVAILABLE, retry_after=STORE_RETRY_SECONDS), id, wire)
         trail.decided = asyncio.get_running_loop().time()
         match step:
             case Forward() | Probe():
-                return await self._in_own_task(request, step, policy, trail)
+                return await self._in_own_task(request, step, wire, trail)
             case Replay(answer=answer):
-                return Heard(Outcome.REPLAY, replay(answer, id.key, policy))
+                return Heard(Outcome.REPLAY, wire.replay(answer, id.key))
             case Refuse(problem=problem):
-                return _refused(problem, id, policy)
+                return _refused(problem, id, wire)
             case _:
                 assert_never(step)
 
-    async def _fingerprint(self, request: Request, policy: Policy) -> bytes:
+    async def _fingerprint(self, request: Request, wire: Wire) -> bytes:
         limit = self._limits.max_request_bytes
         large = len(request.body) >= LARGE_BODY or header_value(request.headers, b"content-encoding") is not None
         if large:
-            return (await asyncio.to_thread(fingerprint, request, policy.rules, limit)).to_bytes()
-        return fingerprint(request, policy.rules, limit).to_bytes()
+            return (await asyncio.to_thread(wire.fingerprint, request, limit)).to_bytes()
+        return wire.fingerprint(request, limit).to_bytes()
 
     async def _decide(self, claim: Claim, policy: Policy) -> Forward | Probe | Replay | Refuse:
         """Claim, and follow the judge until there is something to do for this request."""
@@ -182,7 +184,7 @@ class Exchange:
         else:
             await asyncio.wait({running}, timeout=seconds)
 
-    async def _in_own_task(self, request: Request, step: Forward | Probe, policy: Policy, trail: Trail) -> Heard:
+    async def _in_own_task(self, request: Request, step: Forward | Probe, wire: Wire, trail: Trail) -> Heard:
         lease = step.lease
         id = lease.claim.id
         trail.attempt = lease.attempt
@@ -194,42 +196,42 @@ class Exchange:
             renewal = Renewal(self._store, lease, self.tasks, trail, lambda: self._observer.lease_lost(id))
             try:
                 if isinstance(step, Probe):
-                    await self._probe(request, step, policy, heard)
+                    await self._probe(request, step, wire, heard)
                 if not heard.done():
-                    await self._carry_out(request, lease, policy, trail, heard)
+                    await self._carry_out(request, lease, wire, trail, heard)
             finally:
                 renewal.stop()
                 if self.running.get(id) is heard:
                     del self.running[id]
                 if not heard.done():
-                    heard.set_result(_refused(Problem(Code.INTERNAL_ERROR), id, policy, Outcome.LOST))
+                    heard.set_result(_refused(Problem(Code.INTERNAL_ERROR), id, wire, Outcome.LOST))
 
         self.tasks.spawn(carry_out(), "guarded write")
         told = await asyncio.shield(heard)
         trail.settled = asyncio.get_running_loop().time()
         return told
 
-    async def _probe(self, request: Request, step: Probe, policy: Policy, heard: asyncio.Future[Heard]) -> None:
+    async def _probe(self, request: Request, step: Probe, wire: Wire, heard: asyncio.Future[Heard]) -> None:
         """Settle what an earlier attempt came to, if the API can tell; nothing is done when it did not happen."""
         lease = step.lease
-        headers = self._headers(request, lease, policy)
+        headers = self._headers(request, lease, wire.policy)
         limit = self._limits.max_stored_bytes
         found = await probe(self._upstream, request, headers, lease.claim.id, step.detection, max_bytes=limit)
         if isinstance(found, Answer):
             await self.settler.settle(lease, Settlement.COMPLETE, found)
-            heard.set_result(Heard(Outcome.PROBED, replay(found, lease.claim.id.key, policy)))
+            heard.set_result(Heard(Outcome.PROBED, wire.replay(found, lease.claim.id.key)))
         elif found is Verdict.UNCLEAR:
             await self.settler.settle(lease, Settlement.MARK_UNKNOWN)
-            problem = after_loss(Code.IDEMPOTENCY_OUTCOME_UNKNOWN, lease, policy)
-            heard.set_result(_refused(problem, lease.claim.id, policy))
+            problem = after_loss(Code.IDEMPOTENCY_OUTCOME_UNKNOWN, lease, wire.policy)
+            heard.set_result(_refused(problem, lease.claim.id, wire))
 
     async def _carry_out(
-        self, request: Request, lease: Lease, policy: Policy, trail: Trail, heard: asyncio.Future[Heard]
+        self, request: Request, lease: Lease, wire: Wire, trail: Trail, heard: asyncio.Future[Heard]
     ) -> None:
         """Forward the write, settle its outcome, then let the client hear it."""
         loop = asyncio.get_running_loop()
         trail.sent = started = loop.time()
-        headers = self._headers(request, lease, policy)
+        headers = self._headers(request, lease, wire.policy)
         sent = await forward(self._upstream, request, headers, timeout=self._limits.upstream_timeout)
         match sent:
             case NotSent(retry_after=wait):
@@ -240,20 +242,21 @@ class Exchange:
                     if wait is None
                     else Problem(Code.UPSTREAM_DOWN, retry_after=wait)
                 )
-                heard.set_result(_refused(problem, lease.claim.id, policy, Outcome.NOT_SENT))
+                heard.set_result(_refused(problem, lease.claim.id, wire, Outcome.NOT_SENT))
             case Lost():
-                await self._lost(sent, lease, policy, heard)
+                await self._lost(sent, lease, wire, heard)
             case Opened():
+                sent = wire.reading(sent)
                 try:
                     pieces, whole = await self._collect(sent)
                     if whole:
                         trail.answered = loop.time()
                         self._observer.upstream_answered(trail.answered - started)
-                        await self._answered(sent, b"".join(pieces), lease, policy, heard)
+                        await self._answered(sent, b"".join(pieces), lease, wire, heard)
                     else:
-                        await self._pass_on(sent, pieces, lease, policy, heard)
+                        await self._pass_on(sent, pieces, lease, wire, heard)
                 except BodyLost as broken:
-                    await self._lost(broken.lost, lease, policy, heard)
+                    await self._lost(broken.lost, lease, wire, heard)
             case _:
                 assert_never(sent)
 
@@ -292,25 +295,24 @@ class Exchange:
         return pieces, True
 
     async def _answered(
-        self, opened: Opened, body: bytes, lease: Lease, policy: Policy, heard: asyncio.Future[Heard]
+        self, opened: Opened, body: bytes, lease: Lease, wire: Wire, heard: asyncio.Future[Heard]
     ) -> None:
         id = lease.claim.id
         answer = Answer(opened.status, opened.reason, to_client(opened.headers), body)
-        kept = replace(answer, headers=to_store(answer.headers))
         said = steering(opened.headers)
-        settlement = after_answer(answer.status, policy, said)
-        stored = await self.settler.settle(lasting(lease, said), settlement, kept, kept=said.store)
+        settlement = wire.settlement(answer, said)
+        stored = await self.settler.settle(lasting(lease, said), settlement, wire.kept(answer), kept=said.store)
         if stored is None and settlement is Settlement.COMPLETE:
             # Somebody took over while this owner was paused. One body for all clients: theirs, if it is there.
-            other = await self._other_answer(lease, answer, said, policy)
+            other = await self._other_answer(lease, answer, said, wire)
             if other is not None:
                 heard.set_result(other)
                 return
             stored = False
-        reply = first_write(answer, id.key, policy, lease.attempt, stored=stored is not False)
+        reply = first_write(answer, id.key, wire.policy, lease.attempt, stored=stored is not False)
         heard.set_result(Heard(Outcome.FIRST_WRITE, reply))
 
-    async def _other_answer(self, lease: Lease, answer: Answer, said: Steering, policy: Policy) -> Heard | None:
+    async def _other_answer(self, lease: Lease, answer: Answer, said: Steering, wire: Wire) -> Heard | None:
         """What the new owner made of it; None when that is not known, so that our own answer is all there is."""
         id = lease.claim.id
         try:
@@ -318,24 +320,25 @@ class Exchange:
         except StoreUnavailable:
             return None
         if isinstance(found, Lease):  # the other owner has released it: this answer is the one to be kept
-            kept = replace(answer, headers=to_store(answer.headers))
+            kept = wire.kept(answer)
             stored = await self.settler.settle(lasting(found, said), Settlement.COMPLETE, kept, kept=said.store)
-            return Heard(Outcome.FIRST_WRITE, first_write(answer, id.key, policy, found.attempt, stored=stored is True))
-        match after_claim(found, lease.claim.fingerprint, policy):
+            reply = first_write(answer, id.key, wire.policy, found.attempt, stored=stored is True)
+            return Heard(Outcome.FIRST_WRITE, reply)
+        match after_claim(found, lease.claim.fingerprint, wire.policy):
             case Replay(answer=answer):
-                return Heard(Outcome.REPLAY, replay(answer, id.key, policy))
+                return Heard(Outcome.REPLAY, wire.replay(answer, id.key))
             case Refuse(problem=problem) | Wait(otherwise=problem) if isinstance(found, Running):
-                return _refused(problem, id, policy)
+                return _refused(problem, id, wire)
             case _:
                 return None
 
     async def _pass_on(
-        self, opened: Opened, pieces: list[bytes], lease: Lease, policy: Policy, heard: asyncio.Future[Heard]
+        self, opened: Opened, pieces: list[bytes], lease: Lease, wire: Wire, heard: asyncio.Future[Heard]
     ) -> None:
         """An answer too large to be kept flows to the client; that it was given is remembered."""
         pipe = Pipe()
         key, attempt = lease.claim.id.key, lease.attempt
-        headers = marked(to_client(opened.headers), key, policy, replay=False, attempt=attempt)
+        headers = marked(to_client(opened.headers), key, wire.policy, replay=False, attempt=attempt)
         length = header_value(opened.headers, b"content-length")
         live = LiveReply(opened.status, opened.reason, (*headers, STORED_FALSE), int(length) if length else None, pipe)
         heard.set_result(Heard(Outcome.FIRST_WRITE, live))
@@ -352,15 +355,15 @@ class Exchange:
             return
         answer = Answer(opened.status, opened.reason, (), b"")
         said = steering(opened.headers)
-        settlement = after_answer(opened.status, policy, said)
+        settlement = after_answer(opened.status, wire.policy, said)
         await self.settler.settle(lasting(lease, said), settlement, answer, kept=False)
         await pipe.put(last)
         pipe.end()
 
-    async def _lost(self, lost: Lost, lease: Lease, policy: Policy, heard: asyncio.Future[Heard]) -> None:
+    async def _lost(self, lost: Lost, lease: Lease, wire: Wire, heard: asyncio.Future[Heard]) -> None:
         await self.settler.settle(lease, Settlement.MARK_UNKNOWN)
-        problem = after_loss(_LOSS_CODES[lost.loss], lease, policy)
-        heard.set_result(_refused(problem, lease.claim.id, policy, Outcome.LOST))
+        problem = after_loss(_LOSS_CODES[lost.loss], lease, wire.policy)
+        heard.set_result(_refused(problem, lease.claim.id, wire, Outcome.LOST))
 
 
 def own_names(policy: Policy) -> frozenset[bytes]:
@@ -371,11 +374,11 @@ def own_names(policy: Policy) -> frozenset[bytes]:
     return frozenset(names | ({scope.lower().encode()} if scope else set()))
 
 
-def _refused(problem: Problem, id: RecordId, policy: Policy, outcome: Outcome | None = None) -> Heard:
+def _refused(problem: Problem, id: RecordId, wire: Wire, outcome: Outcome | None = None) -> Heard:
     outcome = outcome or _REFUSAL_OUTCOMES[problem.code]
     if problem.code in MAY_HAVE_RUN:
-        problem = replace(problem, compensation=policy.compensation)
-    return Heard(outcome, refusal(problem, id.key, dialect=policy.dialect))
+        problem = replace(problem, compensation=wire.policy.compensation)
+    return Heard(outcome, wire.refusal(problem, id.key))
 
 
 def lasting(lease: Lease, said: Steering) -> Lease:
