@@ -14,6 +14,7 @@ import uvloop
 from idemproxy import __version__, settings
 from idemproxy.contract.cli import contract
 from idemproxy.contract.live import ContractError, LiveContract, in_force
+from idemproxy.contract.tool_contract import declared_tools
 from idemproxy.operator import logs
 from idemproxy.service import Service, StartError, bind, connected, prepare_schema, refused
 from idemproxy.settings import Settings, SettingsError
@@ -109,6 +110,8 @@ def check(**flags: str | None) -> None:
         faults: list[str] = []
         try:
             LiveContract(chosen.contract, chosen.terms())
+            if chosen.mcp_contract is not None:
+                declared_tools(chosen.mcp_contract, chosen.policy())
         except ContractError as refused_contract:
             faults += refused_contract.faults
         for address, name in ((chosen.listen, "IDEMPROXY_LISTEN"), (chosen.admin_listen, "IDEMPROXY_ADMIN_LISTEN")):

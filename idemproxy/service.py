@@ -16,12 +16,18 @@ from aiohttp import web
 from idemproxy import __version__
 from idemproxy.contract.live import ContractError, LiveContract
 from idemproxy.contract.published import Published
+from idemproxy.contract.routes import second_reading, segments_of
+from idemproxy.contract.tool_contract import declared_tools
 from idemproxy.core.identity import key_hash
 from idemproxy.core.policy import JwtScope
 from idemproxy.edge.breaker import Breaker
 from idemproxy.edge.server import DataServer
 from idemproxy.edge.upstream import HttpUpstream, Origin
 from idemproxy.exchange import Exchange, Limits
+from idemproxy.mcp.asking import Asking
+from idemproxy.mcp.calls import parse_derived_from
+from idemproxy.mcp.door import Door
+from idemproxy.mcp.listing import Additions
 from idemproxy.operator.admin import application
 from idemproxy.operator.metrics import Metrics
 from idemproxy.operator.reporter import Reporter
@@ -88,6 +94,9 @@ class Service:
         limits = Limits(settings.upstream_timeout_seconds, settings.max_request_bytes, settings.max_stored_bytes)
         self.exchange = Exchange(self.store, self._broken(upstream), reporter, origin.authority, limits)
         self.metrics.in_flight.set_function(lambda: len(self.exchange.running))
+        self.tools = door(settings, Asking(upstream, origin.authority))
+        if self.tools is not None and settings.mcp_contract is not None:
+            self.tools.tools.declare(declared_tools(settings.mcp_contract, settings.policy()))
         self.data = DataServer(
             self.contract.match,
             self.exchange,
@@ -97,6 +106,7 @@ class Service:
             upstream_timeout=settings.upstream_timeout_seconds,
             max_request_bytes=settings.max_request_bytes,
             published=Published(self.contract, Steps(self.pool, settings.tombstone_seconds)),
+            tools=self.tools,
         )
         self.tasks.spawn(sweep_forever(self.pool, settings.tombstone_seconds, settings.sweep_interval_seconds), "sweep")
         self._stack.push_async_callback(self.tasks.cancel)
@@ -180,8 +190,13 @@ class Service:
 
     async def _reload(self) -> None:
         """Read the contract again. Requests under way keep the policy they began with."""
+        settings = self._settings
         try:
             await asyncio.to_thread(self.contract.reload)
+            if self.tools is not None and settings.mcp_contract is not None:
+                declared = await asyncio.to_thread(declared_tools, settings.mcp_contract, settings.policy())
+                self.tools.tools.declare(declared)
+                log.info("%d tools of the contract reloaded", len(declared))
         except ContractError as refused:
             for fault in refused.faults:
                 log.error("contract: %s", fault)
@@ -223,6 +238,20 @@ class Service:
         for left in (hurry, task):
             left.cancel()
         await asyncio.gather(hurry, task, return_exceptions=True)
+
+
+def door(settings: Settings, asking: Asking) -> Door | None:
+    """The MCP path, if there is one."""
+    if not settings.mcp_path:
+        return None
+    policy = settings.policy()
+    mounted = segments_of(settings.mcp_path.encode())
+
+    def serves(path: bytes) -> bool:
+        return segments_of(path) == mounted or second_reading(path) == mounted
+
+    derived_from = parse_derived_from(settings.mcp_derive_key_from)
+    return Door(serves, policy, derived_from, Additions(settings.mcp_annotate, settings.mcp_advertise_key), asking)
 
 
 def bind(address: str, setting: str) -> socket.socket:

@@ -21,6 +21,7 @@ from idemproxy.core.policy import ForwardKey, GlobalScope, InFlight, OnUnknown, 
 from idemproxy.core.profiles import PROFILES
 from idemproxy.core.spelling import parse_key_sources, parse_pointers, parse_scope_source, parse_store, split_list
 from idemproxy.edge.upstream import Origin
+from idemproxy.mcp.calls import parse_derived_from
 
 PREFIX = "IDEMPROXY_"
 SECRETS = ("database_url",)
@@ -80,6 +81,19 @@ def _methods(value: str) -> str:
     safe = sorted(set(names) & {"GET", "HEAD", "OPTIONS", "TRACE"})
     if safe:
         raise ValueError(f"{', '.join(safe)} only read and are never guarded; leave them out")
+    return value
+
+
+def _mcp_path(value: str) -> str:
+    if value and (
+        not value.startswith("/") or not value.isascii() or not value.isprintable() or set(value) & set(" ?#")
+    ):
+        raise ValueError(f"{value!r} is not a path; write for instance /mcp")
+    return value
+
+
+def _derive_from(value: str) -> str:
+    parse_derived_from(value)
     return value
 
 
@@ -187,6 +201,29 @@ class Settings(BaseSettings):
         "",
         description="JSON Pointers, comma-separated, of body fields that may differ between retries, such as "
         "/timestamp; * stands for any array index.",
+    )
+    mcp_path: Annotated[str, AfterValidator(_mcp_path)] = Field(
+        "",
+        description="Path of an MCP server (Streamable HTTP), for instance /mcp: tool calls that are posted there are "
+        "guarded, see mcp.md.",
+    )
+    mcp_contract: Path | None = Field(
+        None,
+        description="A saved answer to tools/list (YAML or JSON) whose tools carry x-agent-idempotency: their classes "
+        "and policies by name, before what the server says of them. Read again on SIGHUP.",
+    )
+    mcp_derive_key_from: Annotated[str, AfterValidator(_derive_from)] = Field(
+        "",
+        description="For harnesses that cannot set a key: where conversation and step are told, a comma-separated list "
+        "of header:NAME and meta:NAME. The key of a tool call is then a hash of them, the tool and its arguments.",
+    )
+    mcp_annotate: bool = Field(
+        False, description="Add to each guarded tool of a tools/list, in _meta, how it is guarded."
+    )
+    mcp_advertise_key: bool = Field(
+        False,
+        description="Add an optional argument idempotencyKey to each guarded tool of a tools/list. The model sees it, "
+        "and may reuse a key for another call: prefer a harness that sets it in _meta.",
     )
     max_request_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = Field(
         10 * 1024 * 1024, description="Largest body of a guarded request; larger ones are refused, never unguarded."
@@ -348,9 +385,24 @@ def _cross_checks(settings: Settings) -> list[str]:
         )
     if settings.listen == settings.admin_listen and not settings.listen.endswith(":0"):
         faults.append(f"{PREFIX}ADMIN_LISTEN: the same address as {PREFIX}LISTEN; give it a port of its own")
+    faults += _mcp_faults(settings)
     if settings.database_url is not None:
         faults += _database_faults(settings.database_url.get_secret_value())
     return faults
+
+
+def _mcp_faults(settings: Settings) -> list[str]:
+    if not settings.mcp_path:
+        names = ("mcp_contract", "mcp_derive_key_from", "mcp_annotate", "mcp_advertise_key")
+        given = [name for name in names if getattr(settings, name)]
+        return [f"{PREFIX}{name.upper()}: does nothing without {PREFIX}MCP_PATH; set that too" for name in given]
+    named = {"SCOPE_FROM": [settings.scope_from], "MCP_DERIVE_KEY_FROM": split_list(settings.mcp_derive_key_from)}
+    return [
+        f"{PREFIX}{setting}: Mcp-Session-Id is new after every restart of an agent, which could then never find its "
+        "keys; name what stays the same"
+        for setting, sources in named.items()
+        if any(source.lower().rstrip("?") == "header:mcp-session-id" for source in sources)
+    ]
 
 
 def _database_faults(dsn: str) -> list[str]:

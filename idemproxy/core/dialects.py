@@ -55,9 +55,9 @@ class Dialect:
             case Shape.PROBLEM:
                 return orjson.dumps(self._problem(problem))
             case Shape.STRIPE:
-                return orjson.dumps({"error": self._error(problem) | _further(problem)})
+                return orjson.dumps({"error": self.error(problem) | further(problem)})
             case Shape.ACP:
-                return orjson.dumps(self._error(problem) | {"type": _acp_type(problem)} | _further(problem))
+                return orjson.dumps(self.error(problem) | {"type": _acp_type(problem)} | further(problem))
             case _:
                 assert_never(self.shape)
 
@@ -70,11 +70,12 @@ class Dialect:
             "title": self.title(problem),
             "status": self.status(problem),
             "detail": problem.code.value.detail,
-            **_further(problem),
-            "error": self._error(problem),
+            **further(problem),
+            "error": self.error(problem),
         }
 
-    def _error(self, problem: Problem) -> dict[str, object]:
+    def error(self, problem: Problem) -> dict[str, object]:
+        """What a program or a model reads: the same object in every kind of answer."""
         words = problem.code.value
         return {
             "type": words.type,
@@ -90,7 +91,7 @@ class Dialect:
 _NOTHING = Said()
 
 
-def _further(problem: Problem) -> dict[str, object]:
+def further(problem: Problem) -> dict[str, object]:
     """What only some problems have to say."""
     members: dict[str, object] = {}
     if problem.first_status is not None:

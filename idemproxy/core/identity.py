@@ -89,13 +89,13 @@ def _key(request: Request, operation: Operation) -> str | Problem | None:
         else:
             found = _from(source, request)
             if isinstance(found, str):
-                found = _checked(found, policy)
+                found = checked_key(found, policy)
         if found is not None:
             return found
     return None
 
 
-def _checked(key: str, policy: Policy) -> str | Problem:
+def checked_key(key: str, policy: Policy) -> str | Problem:
     if not key.strip() or len(key) > policy.key_max_length or not _PRINTABLE.fullmatch(key):
         return Problem(Code.INVALID_IDEMPOTENCY_KEY)
     if policy.key_format is not None and not re.fullmatch(policy.key_format.pattern, key):
@@ -134,7 +134,7 @@ def _derived(source: DerivedKey, request: Request, operation: Operation) -> str 
 def _from(source: HeaderKey | QueryKey | JsonKey | FormKey, request: Request) -> str | Problem | None:
     match source:
         case HeaderKey(name=name):
-            return _header_key(header_values(request.headers, name.lower().encode()))
+            return header_key(header_values(request.headers, name.lower().encode()))
         case QueryKey(name=name):
             return _field_key(request.query, name)
         case FormKey() | JsonKey():
@@ -146,7 +146,7 @@ def _from(source: HeaderKey | QueryKey | JsonKey | FormKey, request: Request) ->
             assert_never(source)
 
 
-def _header_key(values: list[bytes]) -> str | Problem | None:
+def header_key(values: list[bytes]) -> str | Problem | None:
     if not values:
         return None
     if len(values) > 1:

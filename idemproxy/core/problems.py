@@ -49,6 +49,15 @@ class Code(Enum):
         True,
         "Send one key of 1 to 255 visible ASCII characters, for instance a UUID.",
     )
+    DIFFERING_IDEMPOTENCY_KEYS = Words(
+        400,
+        INVALID_REQUEST,
+        "Two different idempotency keys",
+        "The request carries idempotency keys in more than one place, and they are not the same. Nothing was executed.",
+        False,
+        True,
+        "Send one key, or the same key in every place.",
+    )
     MISSING_IDEMPOTENCY_SCOPE = Words(
         400,
         INVALID_REQUEST,
@@ -260,6 +269,45 @@ class Code(Enum):
         False,
         True,
         "Correct the request.",
+    )
+    INVALID_JSON = Words(
+        400,
+        INVALID_REQUEST,
+        "Message not readable",
+        "The body is not one JSON value in UTF-8, or it is nested too deeply. Nothing was executed.",
+        False,
+        True,
+        "Send one JSON-RPC message as plain JSON.",
+    )
+    INVALID_JSONRPC = Words(
+        400,
+        INVALID_REQUEST,
+        "Message not valid JSON-RPC",
+        'The body is not a JSON-RPC 2.0 message: "jsonrpc", "method" or a usable "id" is missing, or a member is '
+        "repeated. Nothing was executed.",
+        False,
+        True,
+        "Send one JSON-RPC 2.0 message; a tool call is a request with an id.",
+    )
+    JSONRPC_BATCH_REFUSED = Words(
+        400,
+        INVALID_REQUEST,
+        "Batch not accepted",
+        "The body is a JSON-RPC batch. The protocol has none since its revision 2025-06-18, and before that a guarded "
+        "tool call still has to come alone. Nothing was executed.",
+        False,
+        True,
+        "Send each message in a request of its own, with the same keys.",
+    )
+    INVALID_TOOL_CALL = Words(
+        400,
+        INVALID_REQUEST,
+        "Tool call not usable",
+        "The tool call has no usable tool name, its arguments or its _meta are not an object, or a member is repeated. "
+        "Nothing was executed.",
+        False,
+        True,
+        'Send "name" as a string of 1 to 256 characters, and "arguments" as an object.',
     )
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from email.utils import formatdate
-from typing import Any, cast
+from typing import Any, assert_never, cast
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
@@ -26,6 +26,7 @@ from idemproxy.core.problems import Code, Problem
 from idemproxy.core.record import RecordId
 from idemproxy.core.replies import Reply, refusal
 from idemproxy.exchange import Exchange, Heard, LiveReply, own_names
+from idemproxy.mcp.door import Door, Guarded, Refused, Through
 from idemproxy.ports import BodyLost, Finished, Loss, Lost, NotSent, Observer, Opened, Outcome, Upstream
 
 log = logging.getLogger("idemproxy.http")
@@ -74,6 +75,7 @@ class DataServer:
         upstream_timeout: float,
         max_request_bytes: int,
         published: Publish,
+        tools: Door | None = None,
     ) -> None:
         self._match = match
         self._exchange = exchange
@@ -83,6 +85,7 @@ class DataServer:
         self._timeout = upstream_timeout
         self._max_bytes = max_request_bytes
         self._published = published
+        self._tools = tools
         self.active = 0
         self.closing = False
 
@@ -120,6 +123,8 @@ class DataServer:
         own_reply = await self._published(head)
         if own_reply is not None:
             return await _write(request, own_reply, keep_alive=keep_alive)
+        if self._tools is not None and request.method == "POST" and self._tools.serves(head.path):
+            return await self._tool_message(request, head, self._tools, keep_alive)
         operation = self._match(request.method, head.path)
         own = own_names(operation.policy) if isinstance(operation, Operation) else frozenset()
         if nominates_protected(nominated(headers), own):
@@ -155,6 +160,32 @@ class DataServer:
             return await self._refuse(request, head, operation, identity, started, keep_alive=keep_alive)
         heard = await self._exchange.guard(whole, operation, identity)
         return await self._tell(request, head, operation, identity, heard, started, keep_alive)
+
+    async def _tool_message(self, request: web.BaseRequest, head: Request, tools: Door, keep_alive: bool) -> Written:
+        """A message on the MCP path: read whole before anything is decided, for what it asks is in the body."""
+        started = time.monotonic()
+        own = own_names(tools.policy)
+        protected = nominates_protected(nominated(head.headers), own)
+        body = Problem(Code.PROTECTED_HEADER_NOMINATED) if protected else await self._body(request)
+        if isinstance(body, Problem):
+            keep_alive = keep_alive and not request.can_read_body
+            decision: Through | Guarded | Refused = tools.refused(body, head)
+        else:
+            decision = await tools.decide(Request(head.method, head.target, head.headers, body), self._max_bytes)
+        match decision:
+            case Through(request=whole, watch=watch, unkeyed=unkeyed):
+                if unkeyed is not None:
+                    self._observer.unkeyed(unkeyed)
+                return await self._pass_through(request, whole, own, keep_alive, (), watch)
+            case Guarded(request=whole, operation=operation, id=id, wire=wire):
+                heard = await self._exchange.guard(whole, operation, id, wire)
+                return await self._tell(request, head, operation, id, heard, started, keep_alive)
+            case Refused(operation=operation, reply=reply):
+                seconds = time.monotonic() - started
+                self._observer.finished(Finished(Outcome.INVALID, head, operation, None, reply.status, seconds, None))
+                return await _write(request, reply, keep_alive=keep_alive)
+            case _:
+                assert_never(decision)
 
     async def _tell(
         self,
@@ -214,7 +245,13 @@ class DataServer:
         return b"".join(pieces)
 
     async def _pass_through(
-        self, request: web.BaseRequest, head: Request, own: frozenset[bytes], keep_alive: bool, marks: Headers
+        self,
+        request: web.BaseRequest,
+        head: Request,
+        own: frozenset[bytes],
+        keep_alive: bool,
+        marks: Headers,
+        watch: Callable[[Opened], Opened] | None = None,
     ) -> Written:
         """Not guarded: streamed both ways, never sent twice, nothing remembered."""
         framing, body = _body_stream(request, head)
@@ -231,7 +268,7 @@ class DataServer:
         if isinstance(sent, Lost):
             problem = Problem(_LOSS_CODES[sent.loss])
             return await _write(request, refusal(problem, guarded=False), keep_alive=False)
-        return await self._stream_back(request, sent, keep_alive, marks)
+        return await self._stream_back(request, watch(sent) if watch else sent, keep_alive, marks)
 
     async def _stream_back(self, request: web.BaseRequest, opened: Opened, keep_alive: bool, marks: Headers) -> Written:
         bodiless = request.method == "HEAD" or opened.status in NO_BODY

@@ -1,0 +1,1 @@
+"""Agents' tools, called once: `tools/call` of the Model Context Protocol over the same guarded exchange."""
