@@ -131,6 +131,48 @@ def init(document: Path | None, output: Path | None) -> None:
         )
 
 
+@contract.command()
+@click.argument("url")
+@click.option("--contract", "document", type=FILE, required=True, metavar="FILE", help="The document to hold it to.")
+@click.option("--yes-send-writes", is_flag=True, help="Really send. Without it, only what would be sent is listed.")
+@click.option("--operation", "only", multiple=True, metavar="NAME", help="An operationId or METHOD /path; repeatable.")
+@click.option(
+    "--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="Sent along, as credentials; or @FILE."
+)
+@click.option("--other-header", "others", multiple=True, metavar="'NAME: VALUE'", help="The same, of another caller.")
+@click.option(
+    "--body", "bodies", multiple=True, metavar="[NAME=]JSON|@FILE", help="A body, for one operation or for all."
+)
+@click.option("--param", "params", multiple=True, metavar="NAME=VALUE", help="The value of a parameter.")
+@click.option(
+    "--timeout", type=click.FloatRange(0.1, 600), default=30, show_default=True, help="Seconds for an answer."
+)
+@click.option("--junit", type=FILE, metavar="FILE", help="Write the results there as JUnit XML.")
+def verify(
+    url: str,
+    document: Path,
+    yes_send_writes: bool,
+    only: tuple[str, ...],
+    timeout: float,
+    junit: Path | None,
+    **given: tuple[str, ...],
+) -> None:
+    """Try at a live deployment, whoever built it, what the document promises about retries.
+
+    Each key_idempotent operation is sent first writes, retries, changed bodies, 20 duplicates at once, hang-ups, and
+    missing and malformed keys. These are real writes: use a test system or a test account. Exits with 1 if the
+    deployment does not conform.
+    """
+    from idemproxy.contract.verify.terminal import Wrong, options_of, place_of, run
+
+    try:
+        place, options = place_of(url, timeout), options_of(**given)
+        code = run(place, _sound(document), options, only, junit, send=yes_send_writes)
+    except Wrong as wrong:
+        _fail(*wrong.args)
+    raise SystemExit(code)
+
+
 def _sound(path: Path) -> Document:
     """The document, if what it declares can be relied on; else its faults, and out."""
     from idemproxy.contract.lint import faults

@@ -35,14 +35,9 @@ class DocumentRule:
             yield Finding(self.name, self.level, where, line, message, remedy)
 
 
-DOCUMENT_RULES: dict[str, DocumentRule] = {}
-
-
 def rule(level: Level, *, stops_start: bool = False) -> Callable[[Callable[[Document], Iterator[Said]]], DocumentRule]:
     def declare(check: Callable[[Document], Iterator[Said]]) -> DocumentRule:
-        declared = DocumentRule(check.__name__, level, stops_start, check)
-        DOCUMENT_RULES[declared.name] = declared
-        return declared
+        return DocumentRule(check.__name__, level, stops_start, check)
 
     return declare
 
@@ -161,8 +156,7 @@ def compensation_leads_to_an_operation(document: Document) -> Iterator[Said]:
 
 
 def _known_route(words: list[str], routes: set[str]) -> bool:
-    path = words[1].partition("?")[0]
-    plain = re.sub(r"\{[^/{}]*\}", "{}", path)
+    plain = re.sub(r"\{[^{}]*\}", "{}", words[1]).partition("?")[0]
     return any(
         route.startswith(f"{words[0].upper()} ") and re.sub(r"\{[^/{}]*\}", "{}", route).endswith(plain)
         for route in routes
@@ -188,3 +182,14 @@ def references_stay_in_the_document(document: Document) -> Iterator[Said]:
                 yield "$ref", at, f"{reference!r} leads nowhere, or round in a ring", "correct it"
         skipped = ("example", "examples", "default")
         stack += [(inner, at) for name, inner in value.items() if name not in skipped]
+
+
+RULES = (
+    document_declares_operations,
+    operations_do_not_collide,
+    blocks_stand_where_they_are_read,
+    overlapping_paths_are_meant,
+    operation_ids_are_unique,
+    compensation_leads_to_an_operation,
+    references_stay_in_the_document,
+)

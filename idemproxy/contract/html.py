@@ -30,7 +30,7 @@ def html(page: Page) -> str:
 <body>
 <main>
 <h1>{title}</h1>
-{description}<div class="scroll"><table>
+{description}<div class="scroll"><table class="overview">
 <thead><tr><th>Operation</th><th>Class</th><th>Key</th><th>Honoured for</th><th>Kept apart by</th>
 <th>Agents</th></tr></thead>
 <tbody>
@@ -63,7 +63,7 @@ def _row(number: int, section: Section) -> str:
         _code(section.key) if section.key else "",
         escape(section.ttl),
         escape(section.scope),
-        {True: "may call it", False: "ask first", None: ""}[section.agent_safe],
+        {True: "call it freely", False: "ask first", None: ""}[section.agent_safe],
     )
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from idemproxy.contract import advice, assertions, document_rules, enforceable, tool_rules
 from idemproxy.contract.document import Document
-from idemproxy.contract.document_rules import DOCUMENT_RULES
 from idemproxy.contract.findings import Finding, Level
-from idemproxy.contract.rules import RULES, Subject
+from idemproxy.contract.rules import Subject
 from idemproxy.contract.schema import SCHEMA_RULE, check
-from idemproxy.contract.tool_rules import TOOL_RULES
+
+OPERATION_RULES = (*assertions.RULES, *enforceable.RULES, *advice.RULES)
 
 STORAGE_WINDOW = 31_536_000.0
 """The longest that the proxy keeps a record: a year."""
@@ -33,8 +34,7 @@ READER_RULES = {
 
 def lint(document: Document, storage_window: float = STORAGE_WINDOW) -> list[Finding]:
     """Everything there is to say, in the order of the document."""
-    found = dict.fromkeys(_findings(document, storage_window))  # two base paths must not report one operation twice
-    return sorted(found, key=lambda finding: finding.line or 0)
+    return sorted(_findings(document, storage_window), key=lambda finding: finding.line or 0)
 
 
 def faults(document: Document, storage_window: float = STORAGE_WINDOW) -> list[Finding]:
@@ -47,14 +47,14 @@ def stops_start(finding: Finding) -> bool:
 
 
 def _findings(document: Document, storage_window: float) -> Iterator[Finding]:
-    for rule in DOCUMENT_RULES.values():
-        yield from rule.findings(document)
-    for operation in document.operations:
+    for about_all in document_rules.RULES:
+        yield from about_all.findings(document)
+    written = {id(operation.raw): operation for operation in reversed(document.operations)}
+    for operation in reversed(written.values()):  # one with two base paths is written once, and told of once
         subject = Subject(operation, document, storage_window)
         yield from check(operation)
-        for rules in (RULES, TOOL_RULES) if subject.is_tool else (RULES,):
-            for asked in rules.values():
-                yield from subject.findings(asked)
+        for rule in OPERATION_RULES + (tool_rules.RULES if subject.is_tool else ()):
+            yield from subject.findings(rule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ class Entry:
 def catalogue() -> list[Entry]:
     """Every rule there is."""
     entries = [Entry(name, "fault", True, text) for name, text in (READER_RULES | SCHEMA_RULES).items()]
-    for rules in (RULES, DOCUMENT_RULES, TOOL_RULES):
-        entries += [Entry(name, rule.level, rule.stops_start, rule.meaning) for name, rule in rules.items()]
+    asked = (*OPERATION_RULES, *document_rules.RULES, *tool_rules.RULES)
+    entries += [Entry(rule.name, rule.level, rule.stops_start, rule.meaning) for rule in asked]
     return entries
 
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from idemproxy.contract.rules import Rule, Said, Subject
-
-TOOL_RULES: dict[str, Rule] = {}
-
-
-def _declare(rule: Rule) -> None:
-    TOOL_RULES[rule.name] = rule
+from idemproxy.contract.rules import Said, Subject, rule
 
 
 def _hint(subject: Subject, name: str) -> Any:
@@ -19,6 +13,7 @@ def _hint(subject: Subject, name: str) -> Any:
     return annotations.get(name) if isinstance(annotations, Mapping) else None
 
 
+@rule("warning")
 def tool_annotations_agree(subject: Subject) -> Iterator[Said]:
     """A tool's readOnlyHint and idempotentHint do not contradict its class."""
     kind = subject.block.get("class")
@@ -30,6 +25,7 @@ def tool_annotations_agree(subject: Subject) -> Iterator[Said]:
         yield "class", "says idempotentHint: true, and class: non_idempotent", "make them agree"
 
 
+@rule("warning")
 def tool_takes_its_key(subject: Subject) -> Iterator[Said]:
     """A key among a tool's arguments is in its inputSchema: models send only what is there."""
     field = subject.block.get("key_field")
@@ -46,5 +42,7 @@ def tool_takes_its_key(subject: Subject) -> Iterator[Said]:
         )
 
 
-_declare(Rule("tool_annotations_agree", "warning", False, tool_annotations_agree))
-_declare(Rule("tool_takes_its_key", "warning", False, tool_takes_its_key))
+RULES = (
+    tool_annotations_agree,
+    tool_takes_its_key,
+)
