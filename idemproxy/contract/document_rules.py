@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from idemproxy.contract.block import EXTENSION, NESTED
@@ -92,24 +92,48 @@ def _misspelt(where: str, holder: Located) -> Iterator[Said]:
 @rule("warning")
 def overlapping_paths_are_meant(document: Document) -> Iterator[Said]:
     """No path fits two templates of which neither is more concrete, as `/{a}/x` and `/y/{b}`."""
-    seen: dict[tuple[str, int], list[DeclaredOperation]] = {}
+    roots: dict[str, _Node] = {}
     for operation in document.operations:
         if operation.method == TOOL:
             continue
-        peers = seen.setdefault((operation.method, operation.path.count("/")), [])
-        for other in peers:
-            if _overlap(operation.path, other.path) and operation.block != other.block:
+        root = roots.setdefault(operation.method, _Node())
+        segments = [_ANY if "{" in part else part for part in operation.path.split("/")]
+        for other in _overlapping(root, segments):
+            if operation.block != other.block:
                 message = f"overlaps with {other.name} on line {other.line}, which has another block"
                 yield operation.name, operation.line, message, "change a path, or give both the same block"
-        peers.append(operation)
+        for part in segments:
+            root = root.children.setdefault(part, _Node())
+        root.operations.append(operation)
 
 
-def _overlap(one: str, other: str) -> bool:
-    """Some path matches both, and each is concrete where the other is not."""
-    pairs = list(zip(one.split("/"), other.split("/"), strict=True))
-    if not all(a == b or "{" in a or "{" in b for a, b in pairs):
-        return False
-    return any("{" in a and "{" not in b for a, b in pairs) and any("{" in b and "{" not in a for a, b in pairs)
+_ANY = "{}"
+
+
+@dataclass(slots=True)
+class _Node:
+    """The templates so far, as a tree of their segments: comparing each with each would take minutes."""
+
+    children: dict[str, _Node] = field(default_factory=dict)
+    operations: list[DeclaredOperation] = field(default_factory=list)
+
+
+def _overlapping(root: _Node, segments: list[str]) -> Iterator[DeclaredOperation]:
+    """Those in the tree that some path fits as well, each more concrete than the other somewhere."""
+    reached = [(root, False, False)]
+    for part in segments:
+        further = []
+        for node, ours, theirs in reached:
+            wanted = (
+                node.children.items() if part == _ANY else [(name, node.children.get(name)) for name in (part, _ANY)]
+            )
+            for name, child in wanted:
+                if child is not None:
+                    further.append((child, ours or (name == _ANY != part), theirs or (part == _ANY != name)))
+        reached = further
+    for node, ours, theirs in reached:
+        if ours and theirs:
+            yield from node.operations
 
 
 @rule("warning")

@@ -8,6 +8,10 @@ from typing import Any
 
 from idemproxy.contract.document import DeclaredOperation, Document
 from idemproxy.contract.rules import TOOL
+from idemproxy.core.policy import ReplayStatus
+from idemproxy.core.problems import Code as Refusal
+from idemproxy.core.problems import Problem
+from idemproxy.core.profiles import PROFILES
 
 CLASSES = {
     "read_only": "Changes nothing. Repeat it as often as you like.",
@@ -115,7 +119,22 @@ _LOCATIONS = {
 }
 
 
+def _with_its_profile(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The block, and what its profile says where it says nothing itself."""
+    profile = PROFILES.get(str(block.get("profile")))
+    if profile is None:
+        return block
+    return {
+        "replay_status": 200 if profile.replay_status is ReplayStatus.OK else "stored",
+        "replay_header": profile.marker.name.decode(),
+        "conflict_status": profile.dialect.status(Problem(Refusal.IDEMPOTENCY_CONFLICT)),
+        "in_flight_status": profile.dialect.status(Problem(Refusal.IDEMPOTENCY_IN_PROGRESS)),
+        **block,
+    }
+
+
 def _guarded(block: Mapping[str, Any]) -> Iterator[Words]:
+    block = _with_its_profile(block)
     yield _where_the_key_goes(block)
     if scope := block.get("scope"):
         same = "All callers share one set of keys" if scope == "global" else f"Keys are kept apart by {scope}"

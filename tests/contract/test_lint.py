@@ -362,6 +362,34 @@ def test_no_block_whatever_makes_the_lint_fail(block: dict[str, Any], guarded: b
     assert all(str(finding) for finding in lint(checked))
 
 
+_segments = st.sampled_from(["a", "b", "{x}", "{y}"])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(_segments, min_size=1, max_size=4), min_size=2, max_size=6))
+def test_overlaps_are_those_that_comparing_each_with_each_finds(paths: list[list[str]]) -> None:
+    def overlap(one: list[str], other: list[str]) -> bool:
+        pairs = list(zip(one, other, strict=False))
+        fits = len(one) == len(other) and all(a == b or "{" in a or "{" in b for a, b in pairs)
+        return (
+            fits
+            and any("{" in a and "{" not in b for a, b in pairs)
+            and any("{" in b and "{" not in a for a, b in pairs)
+        )
+
+    templates = list(dict.fromkeys("/" + "/".join(path) for path in paths))
+    blocks = {template: {"get": {"x-agent-idempotency": {"class": "read_only", "x-n": n}}}
+              for n, template in enumerate(templates)}  # fmt: skip
+    found = [f for f in lint(document(blocks)) if f.rule == "overlapping_paths_are_meant"]
+    wanted = [
+        (later, earlier)
+        for n, later in enumerate(templates)
+        for earlier in templates[:n]
+        if overlap(later.split("/"), earlier.split("/"))
+    ]
+    assert sorted((f.where, f.message.split()[3]) for f in found) == sorted((f"GET {a}", b) for a, b in wanted)
+
+
 async def test_the_verb_reports_for_people_and_fails_on_faults(tmp_path: Path) -> None:
     shutil.copy(ORDERS, tmp_path / "good.yaml")
     good = await idemproxy("contract", "lint", str(tmp_path / "good.yaml"))

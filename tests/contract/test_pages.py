@@ -86,6 +86,9 @@ def test_a_page_says_what_each_operation_declares(write: Any) -> None:
         ({"on_unknown": "retry"}, "sends the write again"),
         ({"fingerprint": {"include": ["/a", "/b"]}}, "tell requests apart: `/a`, `/b`"),
         ({"profile": "stripe"}, "follow the profile `stripe`"),
+        ({"profile": "stripe"}, "another request is refused with `400`"),
+        ({"profile": "stripe"}, "with its first status and `Idempotent-Replayed: true`"),
+        ({"profile": "ietf", "conflict_status": 409}, "another request is refused with `409`"),
     ],
 )
 def test_every_field_has_its_sentence(block: dict[str, Any], words: str) -> None:
