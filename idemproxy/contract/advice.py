@@ -12,8 +12,13 @@ FIVE_MINUTES = 300
 
 @rule("warning")
 def replay_marker_is_documented(subject: Subject) -> Iterator[Said]:
-    """Callers can tell a replay from a first write."""
-    if subject.is_guarded and "replay_header" not in subject.block and "profile" not in subject.block:
+    """Callers can tell a replay from a first write. (A tool's answer is marked in its `_meta`.)"""
+    if (
+        subject.is_guarded
+        and not subject.is_tool
+        and "replay_header" not in subject.block
+        and "profile" not in subject.block
+    ):
         yield "class", "does not say how a replay is told from a first write", "add replay_header: Idempotency-Replay"
 
 

@@ -31,8 +31,13 @@ def key_idempotent_endpoints_specify_scope(subject: Subject) -> Iterator[Said]:
 
 @rule("fault")
 def replay_response_status_documented(subject: Subject) -> Iterator[Said]:
-    """A key_idempotent operation says which status a replay has."""
-    if subject.is_guarded and "replay_status" not in subject.block and "profile" not in subject.block:
+    """A key_idempotent operation says which status a replay has. (A tool's answer has none.)"""
+    if (
+        subject.is_guarded
+        and not subject.is_tool
+        and "replay_status" not in subject.block
+        and "profile" not in subject.block
+    ):
         yield "class", "does not say which status a replay has", "add replay_status: 200 or stored, or a profile"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import PurePath
 from typing import Any
+from urllib.parse import quote
 
 import click
 
@@ -75,7 +76,9 @@ def sarif(linted: Sequence[Linted]) -> str:
 
 def _result(source: str, finding: Finding, number: int) -> dict[str, Any]:
     path = PurePath(source)
-    location: dict[str, Any] = {"artifactLocation": {"uri": path.as_uri() if path.is_absolute() else path.as_posix()}}
+    location: dict[str, Any] = {
+        "artifactLocation": {"uri": path.as_uri() if path.is_absolute() else quote(path.as_posix())}
+    }
     if finding.line:
         location["region"] = {"startLine": finding.line}
     return {

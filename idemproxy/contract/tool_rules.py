@@ -27,13 +27,15 @@ def tool_annotations_agree(subject: Subject) -> Iterator[Said]:
 
 @rule("warning")
 def tool_takes_its_key(subject: Subject) -> Iterator[Said]:
-    """A key among a tool's arguments is in its inputSchema: models send only what is there."""
+    """A key among a tool's arguments (not in `_meta`) is in its inputSchema: models send only what is there."""
     field = subject.block.get("key_field")
     if not subject.is_guarded or subject.block.get("key_location") != "body" or not isinstance(field, str):
         return
     schema = subject.operation.raw.get("inputSchema")
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     name = field.removeprefix("/").split("/")[0]
+    if name.partition(".")[0] == "_meta":
+        return
     if not isinstance(properties, Mapping) or name not in properties:
         yield (
             "key_field",

@@ -324,6 +324,12 @@ def test_a_tools_annotations_and_block_agree() -> None:
     assert rules(checked) == {("tool_annotations_agree", "warning")}
 
 
+def test_a_tool_needs_no_http_status_and_may_have_its_key_in_meta() -> None:
+    block = {"class": "key_idempotent", "ttl_seconds": 3600, "scope": "user", "key_location": "body"}
+    named = {**block, "key_field": "_meta.idempotencyKey"}
+    assert lint(tools({"name": "x", "inputSchema": {}, "_meta": {"x-agent-idempotency": named}})) == []
+
+
 def test_a_key_among_the_arguments_is_in_the_input_schema() -> None:
     block = {**GOOD, "key_location": "body", "key_field": "/request_id"}
     takes = {"type": "object", "properties": {"request_id": {"type": "string"}}}
