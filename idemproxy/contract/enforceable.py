@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from idemproxy.contract.compensation import detection
 from idemproxy.contract.rules import SAFE, Said, Subject, rule
-from idemproxy.core.detection import parse_detection
 
 MIN_LEASE_SECONDS = 6
 
@@ -90,16 +90,11 @@ def safe_methods_are_not_guarded(subject: Subject) -> Iterator[Said]:
 def probe_can_be_asked(subject: Subject) -> Iterator[Said]:
     """With on_unknown: probe, the detection is a GET that the proxy can fill in: `GET /orders?reference={key}`."""
     compensation = subject.block.get("compensation")
-    detection = compensation.get("detection") if isinstance(compensation, Mapping) else None
-    if subject.block.get("on_unknown") == "probe" and isinstance(detection, str):
+    if isinstance(compensation, Mapping) and isinstance(compensation.get("detection"), str):
         try:
-            parse_detection(detection)
+            detection(subject.block, subject.document)
         except ValueError as wrong:
-            yield (
-                "compensation",
-                f"compensation.detection cannot be asked: {wrong}",
-                "correct it, or write retry or hold",
-            )
+            yield "compensation", str(wrong), "correct it, or write on_unknown: retry or hold"
 
 
 @rule("fault", stops_start=True)

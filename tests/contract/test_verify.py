@@ -36,6 +36,7 @@ BLOCK = {
     "conflict_status": 409,
 }
 CALLERS = ("--header", "Authorization: Bearer ada", "--other-header", "Authorization: Bearer bob")
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "orders.yaml"
 NOTHING = Given()
 ALL = {
     "first_write", "replay", "byte_equality", "replay_marker", "changed_body", "concurrent_duplicates", "hang_up",
@@ -58,7 +59,8 @@ def document(block: dict[str, Any] = BLOCK, path: str = "/orders", **operation: 
 def contract(tmp_path: Path) -> Callable[..., str]:
     def write(**changes: Any) -> str:
         path = tmp_path / "api.json"
-        path.write_text(json.dumps(document({**BLOCK, **changes}).tree))
+        block = {name: value for name, value in {**BLOCK, **changes}.items() if value is not None}
+        path.write_text(json.dumps(document(block).tree))
         return str(path)
 
     return write
@@ -83,6 +85,23 @@ async def test_a_proxy_conforms(proxy: StartProxy, contract: Callable[..., str],
     suite = ET.parse(report).getroot()[0]
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("10", "0", "0")
     assert {case.get("name") for case in suite} == ALL
+
+
+async def test_a_proxy_conforms_to_the_contract_that_it_enforces(proxy: StartProxy) -> None:
+    async with orders_api() as orders, proxy(orders.url, contract=str(EXAMPLE)) as service:
+        finished = await verify(f"http://127.0.0.1:{service.port}", str(EXAMPLE))
+    assert finished.code == 0, finished.out + finished.err
+    assert "conforms: 2 operations, 20 passed, 0 failed, 0 skipped" in finished.out
+
+
+@pytest.mark.parametrize("profile", ["agent", "ietf", "stripe", "acp"])
+async def test_a_proxy_conforms_in_every_dialect(proxy: StartProxy, contract: Callable[..., str], profile: str) -> None:
+    silent = {"replay_header": None, "replay_status": None, "conflict_status": None}
+    document = contract(profile=profile, **silent)
+    async with orders_api() as orders, proxy(orders.url, contract=document) as service:
+        finished = await verify(f"http://127.0.0.1:{service.port}", document)
+    assert finished.code == 0, finished.out + finished.err
+    assert outcomes(finished) == dict.fromkeys(ALL, "ok")
 
 
 async def test_an_api_without_idempotency_is_found_out(contract: Callable[..., str], tmp_path: Path) -> None:
