@@ -396,6 +396,12 @@ def test_overlaps_are_those_that_comparing_each_with_each_finds(paths: list[list
     assert sorted((f.where, f.message.split()[3]) for f in found) == sorted((f"GET {a}", b) for a, b in wanted)
 
 
+async def test_what_a_proxy_publishes_passes_the_lint(tmp_path: Path) -> None:
+    published = tmp_path / "published.json"
+    published.write_text((await idemproxy("contract", "export", str(ORDERS))).out)
+    assert [str(finding) for finding in lint(read(published)) if finding.level == "fault"] == []
+
+
 async def test_the_verb_reports_for_people_and_fails_on_faults(tmp_path: Path) -> None:
     shutil.copy(ORDERS, tmp_path / "good.yaml")
     good = await idemproxy("contract", "lint", str(tmp_path / "good.yaml"))

@@ -21,7 +21,7 @@ from idemproxy.contract.verify.samples import NoSample, sample
 from idemproxy.contract.verify.wire import Answer, Call, Place, Unreachable
 from tests.conftest import StartProxy
 from tests.support.orders import orders_api
-from tests.support.process import Finished, free_port, idemproxy
+from tests.support.process import Finished, idemproxy
 from tests.support.rawserver import RawServer
 
 BLOCK = {
@@ -223,7 +223,7 @@ async def test_bodies_parameters_and_headers_can_be_given(tmp_path: Path) -> Non
     [
         (("ftp://x",), "no http:// or https:// URL"),
         (("http://x:99999",), "is no URL"),
-        ((f"http://127.0.0.1:{free_port()}", "--yes-send-writes"), "cannot be reached"),
+        (("http://127.0.0.1:1", "--yes-send-writes"), "cannot be reached"),
         (("http://127.0.0.1:9", "--operation", "createOder"), "did you mean createOrder?"),
         (("http://127.0.0.1:9", "--header", "nonsense"), "'NAME: VALUE'"),
         (("http://127.0.0.1:9", "--param", "nonsense"), "write --param NAME=VALUE"),

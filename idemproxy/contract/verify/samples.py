@@ -25,13 +25,13 @@ def path_item(document: Document, operation: DeclaredOperation) -> Mapping[str, 
 
 def parameters(document: Document, operation: DeclaredOperation) -> list[Mapping[str, Any]]:
     """The operation's, and those of its path that it does not declare itself."""
-    found: dict[tuple[Any, Any], Mapping[str, Any]] = {}
+    found: dict[tuple[str, str], Mapping[str, Any]] = {}
     for holder in (path_item(document, operation), operation.raw):
         listed = holder.get("parameters")
         for entry in listed if isinstance(listed, list) else []:
             parameter = resolve(document.tree, entry)
-            if isinstance(parameter, Mapping):
-                found[parameter.get("in"), parameter.get("name")] = parameter
+            if isinstance(parameter, Mapping) and isinstance(parameter.get("name"), str):
+                found[str(parameter.get("in")), parameter["name"]] = parameter
     return list(found.values())
 
 
@@ -85,10 +85,10 @@ def _plain(document: Document, schema: Mapping[str, Any], depth: int) -> Any:
         properties = schema.get("properties")
         required = schema.get("required")
         known = properties if isinstance(properties, Mapping) else {}
-        names = [name for name in required if name in known] if isinstance(required, list) else list(known)
+        names = [name for name in known if name in required] if isinstance(required, list) else list(known)
         return {name: sample(document, known[name], depth + 1) for name in names}
     if kind == "array":
-        return [sample(document, schema["items"], depth + 1)] if schema.get("items") else []
+        return [sample(document, schema["items"], depth + 1)] if isinstance(schema.get("items"), Mapping) else []
     if kind in ("integer", "number"):
         least = schema.get("minimum", schema.get("exclusiveMinimum"))
         return int(least) + 1 if isinstance(least, int | float) else 1
@@ -110,4 +110,4 @@ def _text(schema: Mapping[str, Any]) -> str:
     text = formats.get(str(schema.get("format")), "text")
     least, most = schema.get("minLength"), schema.get("maxLength")
     text = text.ljust(least, "x") if isinstance(least, int) and least < 10_000 else text
-    return text[:most] if isinstance(most, int) else text
+    return text[:most] if isinstance(most, int) and most >= 0 else text
