@@ -14,6 +14,7 @@ from aiohttp import web
 from idemproxy.contract.live import ContractError
 from tests.acceptance.test_contract_rows import ADA, Got, send, state
 from tests.conftest import StartProxy
+from tests.core.test_derived_keys import bearer
 from tests.support.orders import orders_api
 
 DOCUMENT = """
@@ -314,6 +315,23 @@ async def test_keys_of_a_global_scope_are_everybodys(proxy: StartProxy, tmp_path
         await send(service, headers={"Idempotency-Key": "k"})
         again = await send(service, headers={"Idempotency-Key": "k", "Authorization": "Bearer bob"})
         assert again.headers["Idempotency-Replay"] == "true"
+
+
+async def test_a_refreshed_token_is_the_same_caller_by_its_claim(
+    proxy: StartProxy, contract: str, rows: asyncpg.Connection
+) -> None:
+    def token(**claims: Any) -> dict[str, str]:
+        return {"Authorization": bearer(claims).decode(), "Idempotency-Key": "order-1"}
+
+    async with orders_api() as orders, proxy(orders.url, contract=contract, scope_from="jwt:sub") as service:
+        await send(service, "/v1/orders", headers=token(sub="ada", iss="a", exp=1))
+        again = await send(service, "/v1/orders", headers=token(sub="ada", iss="a", exp=2))
+        assert again.headers["Idempotency-Replay"] == "true"
+        for other in (token(sub="bob", iss="a"), token(sub="ada", iss="b")):
+            assert (await send(service, "/v1/orders", headers=other)).headers["Idempotency-Replay"] == "false"
+        assert (await send(service, "/v1/orders")).code == "MISSING_IDEMPOTENCY_SCOPE"
+        assert orders.executions == 3
+        assert {len(row["scope"]) for row in await rows.fetch("SELECT scope FROM idemproxy.records")} == {32}
 
 
 async def test_a_lost_write_is_probed_where_the_document_says_how(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
+from urllib.parse import unquote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from idemproxy.contract.routes import Routes, second_reading, segments_of
 
@@ -118,3 +122,30 @@ def test_a_hostile_segment_costs_no_more_than_its_length() -> None:
 )
 def test_a_path_with_a_second_reading_is_read_a_second_time(path: bytes, reading: list[bytes] | None) -> None:
     assert second_reading(path) == reading
+
+
+words = st.sampled_from(["a", "b", "ab", "a-b", "a%20b", "{x}", "{y}", "{x}-b", "a{x}", "{x}-{y}"])
+templates = st.lists(words, min_size=1, max_size=3).map(lambda segments: "/" + "/".join(segments))
+paths = st.lists(st.sampled_from(["a", "b", "ab", "a-b", "a%20b", "%61", "c", "--", ""]), min_size=1, max_size=3).map(
+    lambda segments: ("/" + "/".join(segments)).encode()
+)
+
+
+def fits(template: str, path: bytes) -> bool:
+    """A template read as a regular expression, segment by segment: slow, and plain to see."""
+    segments = [unquote(segment) for segment in template.split("/")[1:]]
+    patterns = [".+".join(map(re.escape, re.split(r"\{[^{}]*\}", segment))) for segment in segments]
+    values = [unquote(segment) for segment in path.decode().split("/")[1:]]
+    return len(patterns) == len(values) and all(map(re.fullmatch, patterns, values))
+
+
+@given(st.lists(templates, max_size=6, unique_by=lambda template: re.sub(r"\{[^{}]*\}", "{}", template)), paths)
+def test_a_path_finds_a_template_that_fits_if_there_is_one_and_a_concrete_one_first(
+    known: list[str], path: bytes
+) -> None:
+    found = table(*known).find("GET", segments_of(path))
+    fitting = [template for template in known if fits(template, path)]
+    assert (found in fitting) if fitting else (found is None)
+    concrete = [template for template in fitting if "{" not in template]
+    if concrete:
+        assert found in concrete
