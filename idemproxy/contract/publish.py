@@ -11,7 +11,7 @@ from idemproxy import __version__
 from idemproxy.contract.block import EXTENSION, NESTED
 from idemproxy.contract.document import METHODS, Document, resolve
 from idemproxy.contract.operations import Effective, Table
-from idemproxy.contract.responses import Json, fill_responses, refusal_schemas
+from idemproxy.contract.responses import Json, fill_responses, mapping, refusal_schemas
 from idemproxy.core.policy import HeaderKey, Operation, Policy, QueryKey, ReplayStatus
 from idemproxy.core.problems import Code, Problem
 from idemproxy.core.spelling import spell_key_source, spell_store
@@ -100,8 +100,8 @@ def filled_document(document: Document, table: Table) -> Json:
         if isinstance(operation.matched, Operation)
     }
     if shapes:
-        components = published.setdefault("components", {})
-        components["schemas"] = components.get("schemas", {}) | refusal_schemas(shapes)
+        components = mapping(published.get("components"))
+        published["components"] = components | {"schemas": mapping(components.get("schemas")) | refusal_schemas(shapes)}
     return published
 
 
@@ -133,13 +133,18 @@ def _operation_of(tree: Mapping[str, Any], item: Mapping[str, Any], effective: E
     if isinstance(effective.matched, Operation):
         policy = effective.matched.policy
         raw = effective.declared.raw
-        inherited = [resolve(tree, parameter) for parameter in item.get("parameters", [])]
-        own = [resolve(tree, parameter) for parameter in raw.get("parameters", [])]
-        operation["parameters"] = _with_key(own, inherited, policy)
-        responses = {str(status): plain(resolve(tree, answer)) for status, answer in raw.get("responses", {}).items()}
+        operation["parameters"] = _with_key(_parameters(tree, raw), _parameters(tree, item), policy)
+        declared = mapping(raw.get("responses"))
+        responses = {str(status): plain(resolve(tree, answer)) for status, answer in declared.items()}
         fill_responses(responses, policy)
         operation["responses"] = responses
     return operation
+
+
+def _parameters(tree: Mapping[str, Any], holder: Mapping[str, Any]) -> list[Json]:
+    listed = holder.get("parameters")
+    resolved = [resolve(tree, parameter) for parameter in listed] if isinstance(listed, list) else []
+    return [parameter for parameter in resolved if isinstance(parameter, dict)]
 
 
 def _own_servers(holder: Json) -> None:

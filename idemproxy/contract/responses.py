@@ -10,6 +10,13 @@ from idemproxy.core.problems import Code, Problem
 
 Json = dict[str, Any]
 
+
+def mapping(value: Any) -> Json:
+    """What should be a mapping; an empty one for anything else. Documents have odd places, and are published as well
+    as it goes."""
+    return value if isinstance(value, dict) else {}
+
+
 SAID_OF_GUARDED = (
     Code.MISSING_IDEMPOTENCY_KEY,
     Code.INVALID_IDEMPOTENCY_KEY,
@@ -41,15 +48,16 @@ _NAMES = {
 def fill_responses(responses: Json, policy: Policy) -> None:
     """Add what is missing, in place. `responses` has no `$ref` at its top level any more."""
     headers = _answer_headers(policy)
-    succeeded = {status: response for status, response in responses.items() if status.startswith("2")}
-    for response in succeeded.values():
-        response["headers"] = headers | response.get("headers", {})
+    for status in [status for status in responses if status.startswith("2")]:
+        response = mapping(responses[status])
+        responses[status] = response | {"headers": headers | mapping(response.get("headers"))}
+    succeeded = [response for status, response in responses.items() if status.startswith("2")]
     if policy.replay_status is ReplayStatus.OK and "200" not in responses:
         replay: Json = {
             "description": "The answer to the first request with this key, again, byte for byte.",
             "headers": headers,
         }
-        content = _merged([response.get("content", {}) for response in succeeded.values()])
+        content = _merged([response.get("content") for response in succeeded])
         responses["200"] = replay | ({"content": content} if content else {})
     for status, codes in _by_status(policy.dialect).items():
         responses[status] = _with_refusals(_declared_for(responses, status), codes, policy.dialect)
@@ -70,7 +78,7 @@ def _declared_for(responses: Json, status: str) -> Json:
     """What the API itself may answer with this status, by the most specific entry that speaks of it."""
     for name in (status, f"{status[0]}XX", "default"):
         if name in responses:
-            return dict(responses[name])
+            return mapping(responses[name])
     return {}
 
 
@@ -79,20 +87,20 @@ def _with_refusals(declared: Json, codes: list[Code], dialect: Dialect) -> Json:
     refused = {dialect.content_type.decode(): {"schema": {"$ref": f"#/components/schemas/{_NAMES[dialect.shape]}"}}}
     before = f"{declared['description']} " if declared.get("description") else ""
     # An answer without a declared body may have any: only the refusals' own shape is certain then.
-    content = _merged([declared.get("content", {}), refused])
+    content = _merged([declared.get("content"), refused])
     return declared | {"description": f"{before}From the proxy: {said}.", "content": content}
 
 
-def _merged(contents: list[Json]) -> Json:
+def _merged(contents: list[Any]) -> Json:
     """Every media type of them all; where two have schemas for one type, either may come."""
     merged: Json = {}
     for content in contents:
-        for media_type, media in content.items():
+        for media_type, media in mapping(content).items():
             known = merged.get(media_type)
             if known is None:
                 merged[media_type] = media
             elif known != media:
-                schemas = [item["schema"] for item in (known, media) if "schema" in item]
+                schemas = [item["schema"] for item in (mapping(known), mapping(media)) if "schema" in item]
                 merged[media_type] = {"schema": {"anyOf": schemas}} if len(schemas) == 2 else {}
     return merged
 
