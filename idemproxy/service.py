@@ -34,11 +34,13 @@ from idemproxy.operator.reporter import Reporter
 from idemproxy.ports import Upstream
 from idemproxy.settings import Settings
 from idemproxy.store import queries
+from idemproxy.store.cache import Cache
 from idemproxy.store.connect import Primary
 from idemproxy.store.durability import OPENED_WITH, POOLER, weaknesses
 from idemproxy.store.embedded import EmbeddedError, EmbeddedPostgres
 from idemproxy.store.migrate import MigrationError, migrate, require_current
 from idemproxy.store.postgres import PostgresStore, open_pool
+from idemproxy.store.purges import Purges
 from idemproxy.store.steps import Steps
 from idemproxy.store.sweep import sweep_forever
 from idemproxy.tasks import Tasks
@@ -84,8 +86,15 @@ class Service:
             self.pool = await open_pool(dsn, settings.database_statement_cache_size)
         except (asyncpg.PostgresError, OSError) as failure:
             raise StartError(f"the database cannot be reached: {_one_line(failure)}") from failure
-        self.store = PostgresStore(self.pool, self.metrics.statement, self.metrics.store_failed)
+        cache = Cache(settings.cache_bytes)
+        self.metrics.cache_bytes.set_function(lambda: cache.bytes)
+        self.store = PostgresStore(
+            self.pool, self.metrics.statement, self.metrics.store_failed, cache, self.metrics.cache_hits.inc
+        )
         self._stack.push_async_callback(self.store.close)
+        self._stack.push_async_callback(self.tasks.cancel)
+        if settings.cache_bytes:
+            self.tasks.spawn(Purges(dsn, self.pool, cache).listen_forever(), "listen for purges")
 
         origin = Origin.parse(settings.upstream)
         upstream = HttpUpstream(origin)
@@ -109,7 +118,6 @@ class Service:
             tools=self.tools,
         )
         self.tasks.spawn(sweep_forever(self.pool, settings.tombstone_seconds, settings.sweep_interval_seconds), "sweep")
-        self._stack.push_async_callback(self.tasks.cancel)
         await self._listen_admin()
         await self._listen_data()
 

@@ -231,6 +231,11 @@ class Settings(BaseSettings):
     max_stored_bytes: Annotated[int, Field(ge=0, le=MAX_STORED_LIMIT)] = Field(
         4 * 1024 * 1024, description="Largest answer kept; larger ones are delivered and remembered, not replayed."
     )
+    cache_bytes: Annotated[int, Field(ge=0)] = Field(
+        64 * 1024 * 1024,
+        description="Memory for answers that are replayed without asking the store, and that are a reserve while it "
+        "cannot be reached; 0 turns it off. Used only while purges are heard of (not through PgBouncer).",
+    )
     tombstone_seconds: Annotated[float, Field(ge=0)] = Field(
         0, description="How long an expired key is still refused, instead of running again."
     )

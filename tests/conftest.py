@@ -91,6 +91,7 @@ def proxy(database: str) -> StartProxy:
             "listen": "127.0.0.1:0",
             "admin_listen": "127.0.0.1:0",
             "database_url": database,
+            "cache_bytes": "0",  # tests move time in SQL, which a cache does not see; its own tests turn it on
             **settings,
         }
         async with Service(load({}, values)) as service:

@@ -67,6 +67,10 @@ class Metrics:
             "1 while the circuit breaker turns writes away because the upstream is down.",
             registry=registry,
         )
+        self.cache_hits = Counter(
+            "idemproxy_cache_hits", "Replays served from memory, without asking the store.", registry=registry
+        )
+        self.cache_bytes = Gauge("idemproxy_cache_bytes", "Memory taken by cached answers.", registry=registry)
         self.exchange_seconds = Histogram(
             "idemproxy_exchange_duration_seconds",
             "Time from the head of a guarded request to its reply.",

@@ -10,17 +10,19 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import asyncpg
 
 from idemproxy.core import headers as header_lines
 from idemproxy.core.messages import Answer
-from idemproxy.core.record import Claim, Completed, Expired, Found, Lease, Running, Unknown
+from idemproxy.core.record import Claim, Completed, Expired, Found, Lease, RecordId, Running, Unknown
 from idemproxy.core.replies import reason
 from idemproxy.ports import StoreUnavailable
 from idemproxy.store import queries
 from idemproxy.store.batch import BadItem, Batcher
+from idemproxy.store.cache import Cache, now
 from idemproxy.store.connect import Primary
 from idemproxy.store.errors import BAD_DATA, LOST_CONNECTION, WORTH_ANOTHER_TRY
 from idemproxy.tasks import Tasks
@@ -73,10 +75,18 @@ async def open_pool(dsn: str, statement_cache_size: int, *, min_size: int = 1) -
 
 
 class PostgresStore:
-    def __init__(self, pool: asyncpg.Pool, timed: Timed, failed: Callable[[], None]) -> None:
+    def __init__(
+        self, pool: asyncpg.Pool, timed: Timed, failed: Callable[[], None], cache: Cache, hit: Callable[[], None]
+    ) -> None:
         self._pool = pool
         self._timed = timed
         self._failed = failed
+        self._cache = cache
+        self._hit = hit
+        # The claims under way and the leases held in this process, each until when it is known to be: duplicates
+        # that arrive here learn from them what Postgres would say, without asking it.
+        self._claiming: dict[RecordId, asyncio.Future[Found]] = {}
+        self._held: dict[RecordId, tuple[Lease, float]] = {}
         self._tasks = Tasks()
         self._sql = queries.load()
         self._claims = Batcher(
@@ -108,26 +118,96 @@ class PostgresStore:
     # The calls: one item each, batched behind the scenes.
 
     async def claim(self, claim: Claim) -> Found:
+        known = self._known(claim)
+        if known is None and claim.id in self._claiming:
+            await asyncio.wait({self._claiming[claim.id]}, timeout=CALL_SECONDS)
+            known = self._known(claim)
+        return known if known is not None else await self._ask(claim)
+
+    def _known(self, claim: Claim) -> Found | None:
+        """What this process can say of the record by itself."""
+        if claim.id in self._held:
+            lease, until = self._held[claim.id]
+            left = until - now()
+            if left > 0:
+                return (
+                    lease if lease.claim == claim else Running(lease.claim.token, lease.claim.fingerprint, False, left)
+                )
+            del self._held[claim.id]
+        completed = self._cache.get(claim.id) if self._cache.trusted else None
+        if completed is not None:
+            self._hit()
+        return completed
+
+    async def _ask(self, claim: Claim) -> Found:
+        started = now()
+        asked = self._claims.submit(claim)
+        self._claiming.setdefault(claim.id, asked)
         try:
-            return await self._bounded(self._claims.submit(claim))
+            found = await self._bounded(asked)
         except StoreUnavailable:
             self._release_later(claim)
-            raise
+            reserve = self._cache.get(claim.id)
+            if reserve is None:
+                raise
+            self._hit()
+            return reserve
+        finally:
+            if self._claiming.get(claim.id) is asked:
+                del self._claiming[claim.id]
+        return self._hold(found, started)
+
+    def _hold(self, found: Found, started: float) -> Found:
+        if isinstance(found, Lease):
+            self._held[found.claim.id] = (found, started + found.claim.lease_seconds)
+        return found
 
     async def take_over(self, claim: Claim, seen: bytes) -> Found:
-        return await self._bounded(self._take_overs.submit((claim, seen)))
+        started = now()
+        return self._hold(await self._bounded(self._take_overs.submit((claim, seen))), started)
 
     async def renew(self, lease: Lease) -> bool:
-        return await self._bounded(self._renewals.submit(lease))
+        started = now()
+        renewed = await self._bounded(self._renewals.submit(lease))
+        if self._holds(lease):
+            if renewed:
+                self._hold(lease, started)
+            else:
+                del self._held[lease.claim.id]
+        return renewed
 
     async def complete(self, lease: Lease, answer: Answer, *, kept: bool) -> bool:
-        return await self._bounded(self._completions.submit((lease, answer, kept)))
+        started = now()
+        claim = lease.claim
+        try:
+            done = await self._bounded(self._completions.submit((lease, answer, kept)))
+            if done and kept:
+                stored = replace(answer, reason=reason(answer.status))  # the phrase is not kept
+                completed = Completed(claim.token, claim.fingerprint, answer.status, stored)
+                self._cache.put(claim.id, completed, started + claim.ttl_seconds)
+            return done
+        finally:
+            self._let_go(lease)
 
     async def mark_unknown(self, lease: Lease) -> bool:
-        return await self._bounded(self._unknowns.submit(lease))
+        try:
+            return await self._bounded(self._unknowns.submit(lease))
+        finally:
+            self._let_go(lease)
 
     async def release(self, lease: Lease) -> bool:
-        return await self._bounded(self._releases.submit(lease))
+        try:
+            return await self._bounded(self._releases.submit(lease))
+        finally:
+            self._let_go(lease)
+
+    def _holds(self, lease: Lease) -> bool:
+        held = self._held.get(lease.claim.id)
+        return held is not None and held[0].claim.token == lease.claim.token
+
+    def _let_go(self, lease: Lease) -> None:
+        if self._holds(lease):
+            del self._held[lease.claim.id]
 
     async def ready(self) -> bool:
         """Whether the store answers right now, and is writable."""
@@ -195,6 +275,7 @@ class PostgresStore:
         """Fill `found` by token; give back the claims that have no record."""
         if not claims:
             return []
+        started = now()
         rows = await self._execute(
             "read",
             list(range(len(claims))),
@@ -204,7 +285,9 @@ class PostgresStore:
         )
         for row in rows:
             claim = claims[row["n"]]
-            found[claim.token] = _fact(row, claim)
+            found[claim.token] = fact = _fact(row, claim)
+            if isinstance(fact, Completed):
+                self._cache.put(claim.id, fact, started - row["expired_since"])
         return [claim for claim in claims if claim.token not in found]
 
     async def _run_renewals(self, leases: Sequence[Lease]) -> Sequence[bool]:

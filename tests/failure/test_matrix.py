@@ -71,15 +71,15 @@ TABLES = {
     "postgres gone": """
         A   no-store     no-store     created      1
         B   no-store     no-store     created      1
-        C   unstored     no-store     replay       1
-        D   unstored     no-store     replay       1
-        E   unstored     no-store     replay       1
-        F   unstored     no-store     replay       1
-        G   unstored     no-store     replay       1
-        H   unstored     no-store     replay       1
-        I   created      no-store     replay       1
-        J   created      no-store     replay       1
-        K   created      no-store     replay       1
+        C   unstored     in-progress  replay       1
+        D   unstored     in-progress  replay       1
+        E   unstored     in-progress  replay       1
+        F   unstored     in-progress  replay       1
+        G   unstored     in-progress  replay       1
+        H   unstored     in-progress  replay       1
+        I   created      replay       replay       1
+        J   created      replay       replay       1
+        K   created      replay       replay       1
     """,
     "upstream gone": """
         A   unreachable  unreachable  created      1

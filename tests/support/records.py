@@ -12,6 +12,7 @@ import asyncpg
 
 from idemproxy.core.messages import Answer
 from idemproxy.core.record import Claim, RecordId
+from idemproxy.store.cache import Cache
 from idemproxy.store.postgres import PostgresStore, open_pool
 from tests.support.pgbouncer import PgBouncer
 
@@ -49,6 +50,10 @@ class Noted:
 
     statements: list[tuple[str, int]] = field(default_factory=list)
     failures: int = 0
+    hits: int = 0
+
+    def hit(self) -> None:
+        self.hits += 1
 
     def succeeded(self, name: str, _: float, items: int) -> None:
         self.statements.append((name, items))
@@ -66,9 +71,10 @@ async def pool_on(dsn: str) -> asyncpg.Pool:
 
 
 @asynccontextmanager
-async def store_on(dsn: str, noted: Noted | None = None) -> AsyncIterator[PostgresStore]:
+async def store_on(dsn: str, noted: Noted | None = None, cache: Cache | None = None) -> AsyncIterator[PostgresStore]:
     noted = noted or Noted()
-    store = PostgresStore(await pool_on(dsn), noted.succeeded, noted.failed)
+    pool = await pool_on(dsn)
+    store = PostgresStore(pool, noted.succeeded, noted.failed, Cache(0) if cache is None else cache, noted.hit)
     try:
         yield store
     finally:
