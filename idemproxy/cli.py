@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,12 +17,15 @@ from idemproxy.contract.cli import contract
 from idemproxy.contract.live import ContractError, LiveContract, in_force
 from idemproxy.contract.tool_contract import declared_tools
 from idemproxy.operator import logs
-from idemproxy.service import Service, StartError, bind, connected, prepare_schema, refused
+from idemproxy.service import Service
 from idemproxy.settings import Settings, SettingsError
+from idemproxy.siblings import inherited
+from idemproxy.startup import StartError, bind, connected, prepare_schema, refused
 from idemproxy.store.embedded import EmbeddedError, EmbeddedPostgres, find_bindir
 from idemproxy.store.migrate import migrate, pending
 from idemproxy.store.postgres import open_pool
 from idemproxy.store.sweep import sweep
+from idemproxy.workers import Workers
 
 FAULT = 2
 """The exit code for everything that the operator has to correct."""
@@ -92,7 +96,10 @@ def run(**flags: str | None) -> None:
     logs.set_up(chosen.log_format)
 
     async def main() -> int:
-        async with Service(chosen) as service:
+        given = inherited(os.environ)
+        if given is None and chosen.workers > 1:
+            return await Workers(chosen, sys.argv[1:]).serve()
+        async with Service(chosen, given) as service:
             return await service.serve()
 
     run_loop(main())

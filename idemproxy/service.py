@@ -6,8 +6,7 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from typing import Any
 
 import asyncpg
@@ -33,12 +32,9 @@ from idemproxy.operator.metrics import Metrics
 from idemproxy.operator.reporter import Reporter
 from idemproxy.ports import Upstream
 from idemproxy.settings import Settings
-from idemproxy.store import queries
+from idemproxy.siblings import Inherited, Siblings
+from idemproxy.startup import bind, open_database, prepare_schema, refused
 from idemproxy.store.cache import Cache
-from idemproxy.store.connect import Primary
-from idemproxy.store.durability import OPENED_WITH, POOLER, weaknesses
-from idemproxy.store.embedded import EmbeddedError, EmbeddedPostgres
-from idemproxy.store.migrate import MigrationError, migrate, require_current
 from idemproxy.store.postgres import PostgresStore, open_pool
 from idemproxy.store.purges import Purges
 from idemproxy.store.steps import Steps
@@ -47,18 +43,13 @@ from idemproxy.tasks import Tasks
 
 log = logging.getLogger("idemproxy")
 
-CONNECT_SECONDS = 5.0
-
-
-class StartError(Exception):
-    """The service cannot start; the message is one line and says what to do."""
-
 
 class Service:
     """A running proxy. `async with Service(settings) as service:` serves until it is left."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, inherited: Inherited | None = None) -> None:
         self._settings = settings
+        self._inherited = inherited
         self._stack = AsyncExitStack()
         self._draining = False
         self._hurry = asyncio.Event()
@@ -79,13 +70,16 @@ class Service:
     async def _open(self) -> None:
         settings = self._settings
         self.contract = LiveContract(settings.contract, settings.terms())
-        dsn = await self._database()
-        if risk := await prepare_schema(dsn, settings):
-            log.warning("IDEMPROXY_DATABASE_URL: %s", risk)
+        if self._inherited is None:
+            dsn = await open_database(settings, self._stack)
+            if risk := await prepare_schema(dsn, settings):
+                log.warning("IDEMPROXY_DATABASE_URL: %s", risk)
+        else:
+            dsn = self._inherited.database_url
         try:
             self.pool = await open_pool(dsn, settings.database_statement_cache_size)
         except (asyncpg.PostgresError, OSError) as failure:
-            raise StartError(f"the database cannot be reached: {_one_line(failure)}") from failure
+            raise refused(failure) from failure
         cache = Cache(settings.cache_bytes)
         self.metrics.cache_bytes.set_function(lambda: cache.bytes)
         self.store = PostgresStore(
@@ -129,35 +123,29 @@ class Service:
         self.metrics.breaker_open.set_function(lambda: breaker.open)
         return breaker
 
-    async def _database(self) -> str:
-        settings = self._settings
-        if settings.database_url is not None:
-            return settings.database_url.get_secret_value()
-        try:
-            embedded = await EmbeddedPostgres.start(settings.data_dir)
-        except EmbeddedError as failure:
-            raise StartError(str(failure)) from failure
-        self._stack.push_async_callback(embedded.stop)
-        log.warning(
-            "embedded Postgres %s in %s: this store is NOT shared between replicas; for more than one, "
-            "set IDEMPROXY_DATABASE_URL",
-            embedded.version,
-            settings.data_dir,
-        )
-        return embedded.dsn
-
     async def _listen_admin(self) -> None:
-        runner = web.AppRunner(application(self.metrics, self._ready), access_log=None, handle_signals=False)
+        siblings = Siblings(self.metrics, self._inherited)
+        await self._stack.enter_async_context(siblings)
+        app = application(siblings.metrics, self._ready)
+        runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
-        listener = bind(self._settings.admin_listen, "IDEMPROXY_ADMIN_LISTEN")
+        listener = (
+            socket.socket(fileno=self._inherited.admin_fd)
+            if self._inherited
+            else bind(self._settings.admin_listen, "IDEMPROXY_ADMIN_LISTEN")
+        )
         self.admin_port = listener.getsockname()[1]
         await web.SockSite(runner, listener).start()
 
     async def _listen_data(self) -> None:
         loop = asyncio.get_running_loop()
         self._server = self.data.protocol_factory()
-        listener = bind(self._settings.listen, "IDEMPROXY_LISTEN")
+        listener = (
+            socket.socket(fileno=self._inherited.data_fd)
+            if self._inherited
+            else bind(self._settings.listen, "IDEMPROXY_LISTEN")
+        )
         self.port = listener.getsockname()[1]
         self._listener = await loop.create_server(self._server, sock=listener, backlog=1024)
         self._stack.push_async_callback(self._close_data)
@@ -189,8 +177,12 @@ class Service:
         self._tell_contract("contract in force")
         if isinstance(self._settings.policy().scope_from, JwtScope):
             log.warning("callers are told apart by a claim that is not verified here: verify every token before it")
+        if self._inherited is not None:
+            loop.add_reader(self._inherited.parent_fd, stop.set)
         log.info("idemproxy %s before %s on %s", __version__, self._settings.upstream, self._settings.listen)
         await stop.wait()
+        if self._inherited is not None:
+            loop.remove_reader(self._inherited.parent_fd)
         return 0 if await self.drain() else 1
 
     def _on_hangup(self) -> None:
@@ -260,79 +252,3 @@ def door(settings: Settings, asking: Asking) -> Door | None:
 
     derived_from = parse_derived_from(settings.mcp_derive_key_from)
     return Door(serves, policy, derived_from, Additions(settings.mcp_annotate, settings.mcp_advertise_key), asking)
-
-
-def bind(address: str, setting: str) -> socket.socket:
-    """A listening socket's address, or one clear line when it cannot be had."""
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    try:
-        family, kind, _, _, where = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(where)
-        except OSError:
-            listener.close()
-            raise
-    except OSError as failure:
-        raise StartError(
-            f"{setting}: cannot listen on {address} ({failure.strerror}); stop what uses it or choose another port"
-        ) from failure
-    return listener
-
-
-async def prepare_schema(dsn: str, settings: Settings) -> str | None:
-    """Check durability, migrate or insist on a current schema, and see that the records can be worked with.
-
-    Gives back what a failover of this Postgres would lose, if anything.
-    """
-    async with connected(dsn, settings) as connection:
-        weak = await weaknesses(connection, pooled=settings.pooled)
-        if weak.fatal:
-            raise StartError(f"IDEMPROXY_DATABASE_URL: {weak.fatal}")
-        if settings.migrates:
-            for done in await migrate(connection):
-                log.info("applied migration %04d_%s", done.version, done.name)
-        else:
-            await require_current(connection)
-        if role := await connection.fetchval(queries.load()["powerless"]):
-            raise StartError(
-                f"IDEMPROXY_DATABASE_URL: role {role} may not work with the records; as their owner, run "
-                f'GRANT SELECT, INSERT, UPDATE, DELETE ON idemproxy.records TO "{role}"'
-            )
-        return weak.in_failover
-
-
-@asynccontextmanager
-async def connected(dsn: str, settings: Settings) -> AsyncIterator[asyncpg.Connection]:
-    """A connection for the preparations and the verbs; whatever the database refuses there becomes one clear line."""
-    try:
-        connection = await Primary(dsn, pooled=settings.pooled).connect(
-            timeout=CONNECT_SECONDS,
-            statement_cache_size=settings.database_statement_cache_size,
-            server_settings={} if settings.pooled else OPENED_WITH,
-        )
-    except asyncpg.ProtocolViolationError as failure:
-        raise StartError(f"IDEMPROXY_DATABASE_URL: {POOLER} ({_one_line(failure)})") from failure
-    except (asyncpg.InternalClientError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError) as failure:
-        raise StartError(
-            f"IDEMPROXY_DATABASE_URL: the database cannot be reached ({_one_line(failure)}); check host, port, "
-            "name and password"
-        ) from failure
-    try:
-        yield connection
-    except MigrationError as failure:
-        raise StartError(str(failure)) from failure
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as failure:
-        raise refused(failure) from failure
-    finally:
-        await connection.close(timeout=CONNECT_SECONDS)
-
-
-def refused(failure: BaseException) -> StartError:
-    return StartError(f"IDEMPROXY_DATABASE_URL: the database refused ({_one_line(failure)}); correct that there")
-
-
-def _one_line(failure: BaseException) -> str:
-    return (str(failure).splitlines() or [type(failure).__name__])[0]

@@ -250,6 +250,9 @@ class Settings(BaseSettings):
     sweep_interval_seconds: Annotated[float, Field(gt=0)] = Field(
         60, description="How often expired records are deleted."
     )
+    workers: Annotated[int, Field(ge=1, le=64)] = Field(
+        1, description="Processes that share the port and the store. More than the machine has cores gains nothing."
+    )
     drain_delay_seconds: Annotated[float, Field(ge=0)] = Field(
         0, description="After SIGTERM: not ready, but accepting, for so long (load balancers need it)."
     )

@@ -25,8 +25,9 @@ import orjson
 from aiohttp import web
 
 from idemproxy.demo.orders import Orders
-from idemproxy.service import Service, StartError, bind
+from idemproxy.service import Service
 from idemproxy.settings import PREFIX, Settings, SettingsError, load
+from idemproxy.startup import StartError, bind
 from idemproxy.store.embedded import EmbeddedPostgres
 from idemproxy.tasks import Tasks
 

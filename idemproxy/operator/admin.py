@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-
-from idemproxy.operator.metrics import Metrics
+from prometheus_client import CONTENT_TYPE_LATEST
 
 Ready = Callable[[], Awaitable[str | None]]
 """None when requests can be served, else the reason why not."""
+MetricsPage = Callable[[], Awaitable[bytes]]
 
 
-def application(metrics: Metrics, ready: Ready) -> web.Application:
+def application(metrics: MetricsPage, ready: Ready) -> web.Application:
     async def livez(_: web.Request) -> web.Response:
         # The loop answers, so the process lives. Never asks the store: restarting would not bring that back.
         return web.Response(text="ok\n")
@@ -25,8 +24,7 @@ def application(metrics: Metrics, ready: Ready) -> web.Application:
         return web.Response(status=503, text=f"{reason}\n")
 
     async def show_metrics(_: web.Request) -> web.Response:
-        body = generate_latest(metrics.registry)
-        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(body=await metrics(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     app = web.Application()
     app.router.add_get("/livez", livez)

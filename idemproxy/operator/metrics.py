@@ -99,6 +99,8 @@ class Metrics:
         )
         self.build = Gauge("idemproxy_build", "Always 1; the version is its label.", ["version"], registry=registry)
         self.build.labels(__version__).set(1)
+        self.alike = frozenset({"idemproxy_build", "idemproxy_breaker_open"})
+        """The gauges that do not add up over the workers of one proxy."""
         self._outcomes: dict[tuple[str, Outcome], Counter] = {}
         self._first, self._again = self.claims.labels("first"), self.claims.labels("again")
 
