@@ -9,9 +9,10 @@ The form is itself JSON: compact, members sorted, each number in its one spellin
 (duplicate members, lone surrogates, NaN, a BOM) has no form: parsers disagree about it, so the caller
 compares the raw bytes instead.
 
-The standard library parses, because it hands out every member and every number as it was written. orjson
-drops duplicate members and rounds numbers, so it only writes; to test first whether it would lose anything
-costs as much as parsing exactly.
+orjson drops duplicate members and rounds numbers. Where what it read, written again, is the text as it came
+(but for the blanks that a common spelling has between tokens), nothing was dropped, and where there is no
+fraction nothing was rounded: ordinary bodies take this way, at a fifth of the cost. All others are parsed by the
+standard library, which hands out every member and every number as it was written.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ Pointer = tuple[str, ...]
 _GONE = object()
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 _BAD_ESCAPE = re.compile(r"~(?![01])")
+_FRACTION = re.compile(rb"[0-9][.eE]")
 _PADDING_ZEROS = 400  # beyond, 1e999999999 would be written out; no 64-bit float needs as many
 _EXPONENT_LENGTH = 18  # a longer exponent measures nothing: raw, rather than computing with it
 
@@ -52,7 +54,9 @@ def canonical_json(body: bytes, ignore: tuple[Pointer, ...] = (), include: tuple
     body, and taking every such body for the same would be a false replay: None.
     """
     try:
-        value = _DECODER.decode(body.decode())
+        value = _read_plain(body)
+        if value is _GONE:
+            value = _DECODER.decode(body.decode())
         if () in ignore:
             return b""
         if ignore:
@@ -66,6 +70,28 @@ def canonical_json(body: bytes, ignore: tuple[Pointer, ...] = (), include: tuple
         return None
     except orjson.JSONEncodeError:  # a lone surrogate, or more than 254 levels deep
         return None
+
+
+def _read_plain(body: bytes) -> Any:
+    """The value of a body that orjson is sure to read without loss; otherwise `_GONE`."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:  # perhaps only a number that is too large for it
+        return _GONE
+    written = orjson.dumps(value)
+    # Blanks are taken out without regard to strings: one that loses some then differs from what was written.
+    if written != body and written != body.replace(b": ", b":").replace(b", ", b","):
+        return _GONE
+    return _GONE if _FRACTION.search(body) and _has_float(value) else value
+
+
+def _has_float(value: Any) -> bool:
+    kind = type(value)
+    if kind is dict:
+        return any(map(_has_float, value.values()))
+    if kind is list:
+        return any(map(_has_float, value))
+    return kind is float
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

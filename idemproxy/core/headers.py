@@ -41,6 +41,8 @@ _OWN_ANSWER = STEERING | {
     b"idempotency-class",
 }
 
+_NOT_FOR_CLIENTS = HOP_BY_HOP | _OWN_ANSWER
+
 NEVER_STORED = frozenset(
     {
         b"set-cookie",
@@ -60,7 +62,7 @@ VIA = b"1.1 idemproxy"
 def nominated(headers: Headers) -> frozenset[bytes]:
     """The lower-case names that the Connection header asks to be removed."""
     values = header_values(headers, b"connection")
-    if not values:
+    if not values or values == [b"keep-alive"]:  # what most servers say: a hop-by-hop field, removed in any case
         return frozenset()
     return frozenset(token.strip(b" \t").lower() for value in values for token in value.split(b",")) - {b""}
 
@@ -89,12 +91,12 @@ def to_upstream(
     `framing` is the Content-Length or Transfer-Encoding of the body that follows. `key` replaces the client's key
     field in its place; `drop_key` takes the field of that name out.
     """
-    removed = _OWN_REQUEST | nominated(headers)
+    named = nominated(headers)
     lines: list[tuple[bytes, bytes]] = [(b"Host", host)]
     key_name = key[0].lower() if key else drop_key
     for name, value in headers:
         lower = name.lower()
-        if lower in removed or looks_like(lower, own):
+        if lower in _OWN_REQUEST or lower in named or looks_like(lower, own):
             continue
         if lower == key_name:
             if key:
@@ -112,13 +114,13 @@ def to_upstream(
 
 def to_client(headers: Headers) -> Headers:
     """An answer's fields without those of the upstream's connection and without those only the proxy may say."""
-    removed = HOP_BY_HOP | nominated(headers) | _OWN_ANSWER
-    return tuple(line for line in headers if line[0].lower() not in removed)
+    named = nominated(headers)
+    return tuple([line for line in headers if (name := line[0].lower()) not in _NOT_FOR_CLIENTS and name not in named])
 
 
 def to_store(headers: Headers) -> Headers:
     """Of the fields for the client, those that a replay repeats."""
-    return tuple(line for line in headers if line[0].lower() not in NEVER_STORED)
+    return tuple([line for line in headers if line[0].lower() not in NEVER_STORED])
 
 
 def encode(headers: Headers) -> bytes:

@@ -53,5 +53,8 @@ def set_up(log_format: str) -> None:
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     log.setLevel(logging.INFO)
-    # Its pool reports each connection it cannot make with a traceback; the store says the same in a word.
+    # What no line shows is not looked up for each of them: the caller's place in the code, thread and process.
+    logging._srcfile = None  # noqa: SLF001 - the way that logging documents
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    # The pool reports each failed connection with a traceback; an outage of the store is told in our own words.
     logging.getLogger("asyncpg").setLevel(logging.CRITICAL)

@@ -13,6 +13,9 @@ from idemproxy.tasks import Tasks
 
 log = logging.getLogger("idemproxy")
 
+CALL_SECONDS = 1.8
+"""What one call may take, waiting for its batch included: with it, a refusal reaches the client within 2 s."""
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -35,6 +38,7 @@ class Batcher(Generic[Item, Result]):
         *,
         tasks: Tasks,
         max_items: int,
+        max_seconds: float = CALL_SECONDS,
         size: Callable[[Item], int] | None = None,
         max_size: int = 0,
         late: Callable[[Item, Result], None] | None = None,
@@ -43,19 +47,44 @@ class Batcher(Generic[Item, Result]):
         self._run = run
         self._tasks = tasks
         self._max_items = max_items
+        self._max_seconds = max_seconds
         self._size = size
         self._max_size = max_size
         self._late = late
         self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
         self._pumping = False
+        self._due: deque[tuple[float, asyncio.Future[Result]]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
 
     def submit(self, item: Item) -> asyncio.Future[Result]:
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        """Its result in due course, or StoreUnavailable after `max_seconds`, waiting for its batch included."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
         self._waiting.append((item, future))
+        while self._due and self._due[0][1].done():
+            self._due.popleft()
+        self._due.append((loop.time() + self._max_seconds, future))
+        if self._timer is None:  # one timer for all: those that come later are due later
+            self._timer = loop.call_later(self._max_seconds, self._give_up)
         if not self._pumping:
             self._pumping = True
             self._tasks.spawn(self._pump(), f"store {self._name}")
         return future
+
+    def _give_up(self) -> None:
+        """Fail what is overdue, and come again for the first of the others."""
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        while self._due:
+            when, future = self._due[0]
+            if future.done():
+                self._due.popleft()
+            elif when > loop.time():
+                self._timer = loop.call_at(when, self._give_up)
+                return
+            else:
+                self._due.popleft()
+                future.set_exception(StoreUnavailable("the store did not answer in time"))
 
     async def _pump(self) -> None:
         try:
@@ -75,7 +104,7 @@ class Batcher(Generic[Item, Result]):
                 if batch and size > self._max_size:
                     break
             item, future = self._waiting.popleft()
-            if not future.cancelled():
+            if not future.done():
                 batch.append((item, future))
         return batch
 
@@ -100,7 +129,7 @@ class Batcher(Generic[Item, Result]):
             raise
         else:
             for (item, future), result in zip(batch, results, strict=True):
-                if not future.cancelled():
+                if not future.done():
                     future.set_result(result)
                 elif self._late is not None:
                     self._late(item, result)

@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import asyncpg
 
@@ -21,14 +21,12 @@ from idemproxy.core.record import Claim, Completed, Expired, Found, Lease, Recor
 from idemproxy.core.replies import reason
 from idemproxy.ports import StoreUnavailable
 from idemproxy.store import queries
-from idemproxy.store.batch import BadItem, Batcher
+from idemproxy.store.batch import CALL_SECONDS, BadItem, Batcher
 from idemproxy.store.cache import Cache, now
 from idemproxy.store.connect import Primary
 from idemproxy.store.errors import BAD_DATA, LOST_CONNECTION, WORTH_ANOTHER_TRY
 from idemproxy.tasks import Tasks
 
-CALL_SECONDS = 1.8
-"""What one call may take, waiting for its batch included: with it, a refusal reaches the client within 2 s."""
 ACQUIRE_SECONDS = 0.5
 STATEMENT_SECONDS = 1.5
 LOCK_SECONDS = 1.0
@@ -39,10 +37,8 @@ POOL_SIZE = 8
 BATCH_ITEMS = 256
 BATCH_BYTES = 8 * 1024 * 1024
 """Bounds what one completion statement carries; a single larger answer still travels, alone."""
-READ_TRIES = 4
+READ_TRIES = 8
 """A record that is released between insert and read makes the next insert win; more turns than this mean trouble."""
-
-T = TypeVar("T")
 
 Timed = Callable[[str, float, int], None]
 """Told the name, seconds and batch size of each statement that succeeded."""
@@ -144,7 +140,7 @@ class PostgresStore:
         asked = self._claims.submit(claim)
         self._claiming.setdefault(claim.id, asked)
         try:
-            found = await self._bounded(asked)
+            found = await asked
         except StoreUnavailable:
             self._release_later(claim)
             reserve = self._cache.get(claim.id)
@@ -164,11 +160,11 @@ class PostgresStore:
 
     async def take_over(self, claim: Claim, seen: bytes) -> Found:
         started = now()
-        return self._hold(await self._bounded(self._take_overs.submit((claim, seen))), started)
+        return self._hold(await self._take_overs.submit((claim, seen)), started)
 
     async def renew(self, lease: Lease) -> bool:
         started = now()
-        renewed = await self._bounded(self._renewals.submit(lease))
+        renewed = await self._renewals.submit(lease)
         if self._holds(lease):
             if renewed:
                 self._hold(lease, started)
@@ -180,7 +176,7 @@ class PostgresStore:
         started = now()
         claim = lease.claim
         try:
-            done = await self._bounded(self._completions.submit((lease, answer, kept)))
+            done = await self._completions.submit((lease, answer, kept))
             if done and kept:
                 stored = replace(answer, reason=reason(answer.status))  # the phrase is not kept
                 completed = Completed(claim.token, claim.fingerprint, answer.status, stored)
@@ -191,13 +187,13 @@ class PostgresStore:
 
     async def mark_unknown(self, lease: Lease) -> bool:
         try:
-            return await self._bounded(self._unknowns.submit(lease))
+            return await self._unknowns.submit(lease)
         finally:
             self._let_go(lease)
 
     async def release(self, lease: Lease) -> bool:
         try:
-            return await self._bounded(self._releases.submit(lease))
+            return await self._releases.submit(lease)
         finally:
             self._let_go(lease)
 
@@ -219,13 +215,6 @@ class PostgresStore:
             return not demoted
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
             return False
-
-    async def _bounded(self, future: asyncio.Future[T]) -> T:
-        try:
-            async with asyncio.timeout(CALL_SECONDS):
-                return await future
-        except TimeoutError as late:
-            raise StoreUnavailable("the store did not answer in time") from late
 
     # A claim that nobody waits for any more must not block its key: it is given back as soon as it can be.
 

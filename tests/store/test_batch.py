@@ -141,3 +141,25 @@ async def test_when_it_is_cancelled_nobody_is_left_waiting() -> None:
     async with asyncio.timeout(10):
         heard = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(one) for one in heard] == [StoreUnavailable, StoreUnavailable]
+
+
+async def test_who_has_waited_too_long_is_told_and_what_was_done_for_them_is_reported() -> None:
+    statement = Statement()
+    statement.gate.clear()
+    late: list[tuple[int, int]] = []
+    batcher = Batcher(
+        "count",
+        statement,
+        tasks=Tasks(),
+        max_items=1,
+        max_seconds=0.05,
+        late=lambda item, result: late.append((item, result)),
+    )
+    under_way, waiting = batcher.submit(1), batcher.submit(2)
+    for future in (under_way, waiting):
+        with pytest.raises(StoreUnavailable, match="in time"):
+            await future
+    statement.gate.set()
+    assert await batcher.submit(3) == 30
+    assert late == [(1, 10)]
+    assert statement.batches == [[1], [3]]
