@@ -14,9 +14,10 @@ from idemproxy.core import headers as header_lines
 from idemproxy.core.messages import Answer
 from idemproxy.core.record import Claim, Completed, Expired, Found, Lease, Running, Unknown
 from idemproxy.ports import StoreUnavailable
+from idemproxy.store.batch import CALL_SECONDS
 from idemproxy.store.embedded import EmbeddedPostgres
 from idemproxy.store.migrate import migrate
-from idemproxy.store.postgres import CALL_SECONDS, PostgresStore
+from idemproxy.store.postgres import PostgresStore
 from tests.support.records import (
     ADA,
     BOB,

@@ -1,0 +1,1 @@
+"""How fast it is, side by side with others in one run: `python -m benchmarks`."""
