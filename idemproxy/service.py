@@ -35,6 +35,7 @@ from idemproxy.settings import Settings
 from idemproxy.siblings import Inherited, Siblings
 from idemproxy.startup import bind, open_database, prepare_schema, refused
 from idemproxy.store.cache import Cache
+from idemproxy.store.connect import Primary
 from idemproxy.store.postgres import PostgresStore, open_pool
 from idemproxy.store.purges import Purges
 from idemproxy.store.steps import Steps
@@ -87,8 +88,8 @@ class Service:
         )
         self._stack.push_async_callback(self.store.close)
         self._stack.push_async_callback(self.tasks.cancel)
-        if settings.cache_bytes:
-            self.tasks.spawn(Purges(dsn, self.pool, cache).listen_forever(), "listen for purges")
+        if settings.cache_bytes and not settings.pooled:
+            self.tasks.spawn(Purges(Primary(dsn), self.pool, cache).listen_forever(), "listen for purges")
 
         origin = Origin.parse(settings.upstream)
         upstream = HttpUpstream(origin)

@@ -17,6 +17,7 @@ import orjson
 
 from idemproxy.core.record import RecordId
 from idemproxy.store.cache import Cache
+from idemproxy.store.connect import Primary
 
 log = logging.getLogger("idemproxy.store")
 
@@ -34,8 +35,8 @@ def purged(id: RecordId) -> str:
 
 
 class Purges:
-    def __init__(self, dsn: str, pool: asyncpg.Pool, cache: Cache) -> None:
-        self._dsn = dsn
+    def __init__(self, primary: Primary, pool: asyncpg.Pool, cache: Cache) -> None:
+        self._primary = primary
         self._pool = pool
         self._cache = cache
         self._heard: dict[str, asyncio.Event] = {}
@@ -43,8 +44,8 @@ class Purges:
     async def listen_forever(self) -> None:
         while True:
             try:
-                connection = await asyncpg.connect(self._dsn, timeout=ANSWER_SECONDS, command_timeout=ANSWER_SECONDS)
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                connection = await self._primary.connect(timeout=ANSWER_SECONDS, command_timeout=ANSWER_SECONDS)
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError):
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             try:

@@ -13,6 +13,7 @@ from idemproxy.core.messages import Answer
 from idemproxy.core.record import Completed, Lease, RecordId, Running
 from idemproxy.store import purges
 from idemproxy.store.cache import ENTRY_BYTES, Cache, now
+from idemproxy.store.connect import Primary
 from idemproxy.store.embedded import EmbeddedPostgres
 from idemproxy.store.migrate import migrate
 from idemproxy.store.postgres import open_pool
@@ -77,7 +78,7 @@ def test_putting_dropping_and_clearing_leave_no_bytes_behind() -> None:
 @asynccontextmanager
 async def listening(dsn: str, cache: Cache) -> AsyncIterator[None]:
     pool = await open_pool(dsn, 100)
-    task = asyncio.create_task(Purges(dsn, pool, cache).listen_forever())
+    task = asyncio.create_task(Purges(Primary(dsn), pool, cache).listen_forever())
     try:
         yield
     finally:
