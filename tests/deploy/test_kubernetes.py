@@ -14,13 +14,15 @@ import yaml
 
 from idemproxy import settings
 from tests.support.manifests import ROOT, Document, documents, env_file, image_environment
+from tests.support.process import idemproxy
 
 FOLDER = ROOT / "deploy" / "kubernetes"
 OVERLAYS = ("shared", "sidecar")
+CONTRACT = FOLDER / "components" / "contract" / "contract.yaml"
 RESOURCES = [
     path
     for path in sorted(FOLDER.rglob("*.yaml"))
-    if path.name not in ("kustomization.yaml", "servicemonitor.yaml")  # those two are no core resources
+    if path.name not in ("kustomization.yaml", "servicemonitor.yaml", "contract.yaml")  # these are no core resources
 ]
 VERSIONS = ("1.34", kubernetes_validate.latest_version())
 
@@ -113,17 +115,44 @@ def test_changed_settings_are_rolled_out_and_every_image_is_named_in_one_place(o
     assert maps == {made["metadata"]["name"]}
 
 
-@needs_kubectl
-def test_the_monitoring_component_can_be_added_to_an_overlay(tmp_path: Path) -> None:
+def with_component(overlay: str, component: str, tmp_path: Path) -> list[Document]:
+    """An overlay of a user's own, which adds a component to one of ours."""
     copy = tmp_path / "kubernetes"
     shutil.copytree(FOLDER, copy)
     mine = copy / "overlays" / "mine"
     mine.mkdir()
-    words = {"resources": ["../shared"], "components": ["../../components/monitoring"]}
+    words = {"resources": [f"../{overlay}"], "components": [f"../../components/{component}"]}
     (mine / "kustomization.yaml").write_text(yaml.safe_dump(words), encoding="utf-8")
     done = subprocess.run(["kubectl", "kustomize", str(mine)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "ServiceMonitor" in {found["kind"] for found in yaml.safe_load_all(done.stdout)}
+    return list(yaml.safe_load_all(done.stdout))
+
+
+@needs_kubectl
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_monitoring_component_can_be_added_to_an_overlay(overlay: str, tmp_path: Path) -> None:
+    assert "ServiceMonitor" in {found["kind"] for found in with_component(overlay, "monitoring", tmp_path)}
+
+
+@needs_kubectl
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_contract_component_gives_the_proxy_the_file_that_its_setting_names(overlay: str, tmp_path: Path) -> None:
+    found = with_component(overlay, "contract", tmp_path)
+    for document in found:
+        kubernetes_validate.validate(document, VERSIONS[-1], strict=True)
+    maps = {document["metadata"]["name"]: document["data"] for document in found if document["kind"] == "ConfigMap"}
+    (deployment,) = [document for document in found if document["kind"] == "Deployment"]
+    pod = deployment["spec"]["template"]["spec"]
+    proxy = next(container for container in containers(pod) if container["name"] == "idemproxy")
+    named = Path(maps[proxy["envFrom"][0]["configMapRef"]["name"]]["IDEMPROXY_CONTRACT"])
+    (mount,) = [mount for mount in proxy["volumeMounts"] if mount["mountPath"] == str(named.parent)]
+    (volume,) = [volume for volume in pod["volumes"] if volume["name"] == mount["name"]]
+    assert maps[volume["configMap"]["name"]][named.name] == CONTRACT.read_text(encoding="utf-8")
+
+
+async def test_the_contract_of_the_component_is_one_that_the_proxy_takes() -> None:
+    done = await idemproxy("contract", "lint", str(CONTRACT))
+    assert (done.code, done.err) == (0, ""), done.out
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
