@@ -35,6 +35,7 @@ _NEUTRAL = {
     "listen": "127.0.0.1:0",
     "admin_listen": "127.0.0.1:0",
     "lease_seconds": "6",
+    "mcp_path": "/mcp",
 }
 """Stands in for a wrong value while the others are checked: brings no fault on its neighbours."""
 

@@ -18,6 +18,7 @@ from idemproxy.mcp.jsontext import NotJsonError, added, is_object, members, repl
 from idemproxy.mcp.messages import NO_ID, same_id
 
 REPLAY_MARK = "_idempotent_replay"
+_MARKS = f'{{"{REPLAY_MARK}":true}}'
 
 PARSE_ERROR, INVALID_REQUEST, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32602, -32603
 # The protocol leaves -32000 to -32019 to implementations; official SDKs use the first few for themselves.
@@ -56,12 +57,11 @@ def response_in(text: str, id: str) -> Response | None:
             return Response(text, True, False) if given == NO_ID or same_id(given, id) else None
         if "result" not in parts or not same_id(given, id):
             return None
-        result, _ = value_at(text, parts["result"].value)
+        result = members(text, parts["result"].value) if is_object(text, parts["result"].value) else {}
+        said = {name: value_at(text, result[name].value) for name in ("isError", "resultType") if name in result}
     except (NotJsonError, ValueError):
         return None
-    if not isinstance(result, dict):
-        return Response(text, False, False)
-    return Response(text, result.get("isError") is True, result.get("resultType") == "input_required")
+    return Response(text, said.get("isError") is True, said.get("resultType") == "input_required")
 
 
 def response_of(answer: Answer, id: str) -> Response | None:
@@ -103,23 +103,28 @@ def settlement(answer: Answer, id: str, policy: Policy, said: Steering = SILENT)
 def replayed(text: str, id: str) -> str:
     """A stored response under the new request's id, marked as a replay, every other byte as it was."""
     parts = members(text)
-    if "result" in parts and is_object(text, parts["result"].value):
-        result = parts["result"].value
-        meta = members(text, result).get("_meta")
-        if meta is not None and is_object(text, meta.value):
-            text = _with_mark(text, meta.value)
-        elif meta is not None:
-            text = replaced(text, meta, f'{{"{REPLAY_MARK}":true}}')
-        else:
-            text = added(text, result, "_meta", f'{{"{REPLAY_MARK}":true}}')
-        text = _with_mark(text, result)
+    result = parts.get("result")
+    if result is not None and is_object(text, result.value):
+        text = text[: result.value] + _marked(text[result.value : result.end]) + text[result.end :]
         parts = members(text)
     return replaced(text, parts["id"], id) if "id" in parts else added(text, text.index("{"), "id", id)
 
 
-def _with_mark(text: str, at: int) -> str:
-    mark = members(text, at).get(REPLAY_MARK)
-    return replaced(text, mark, "true") if mark is not None else added(text, at, REPLAY_MARK, "true")
+def _marked(result: str) -> str:
+    parts = members(result)
+    meta = parts.get("_meta")
+    if meta is None:
+        result = added(result, 0, "_meta", _MARKS)
+    elif is_object(result, meta.value):
+        result = replaced(result, meta, _with_mark(result[meta.value : meta.end]))
+    else:
+        result = replaced(result, meta, _MARKS)
+    return _with_mark(result) if REPLAY_MARK in parts else added(result, 0, REPLAY_MARK, "true")
+
+
+def _with_mark(text: str) -> str:
+    mark = members(text).get(REPLAY_MARK)
+    return replaced(text, mark, "true") if mark is not None else added(text, 0, REPLAY_MARK, "true")
 
 
 def replay_reply(kept: Answer, id: str, key: str, policy: Policy, *, stream: bool) -> Reply:

@@ -96,6 +96,7 @@ _OF_THE_CALL = (b"mcp-name", b"accept-encoding", b"content-encoding", b"idempote
 
 
 def _next_cursor(text: str) -> str | None:
-    result, _ = value_at(text, members(text)["result"].value)
-    cursor = result.get("nextCursor") if isinstance(result, dict) else None
+    result = members(text)["result"].value
+    place = members(text, result).get("nextCursor") if is_object(text, result) else None
+    cursor = value_at(text, place.value) if place is not None else None
     return cursor if isinstance(cursor, str) else None

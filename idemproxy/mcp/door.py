@@ -80,7 +80,8 @@ class Door:
         body = _plain(request, max_decoded)
         if body is None:
             return self.refused(Problem(Code.INVALID_JSON), request)
-        message = await asyncio.to_thread(read, body) if len(body) >= LARGE_BODY else read(body)
+        large = len(body) >= LARGE_BODY  # one caller's arguments must not hold up everybody else
+        message = await asyncio.to_thread(read, body) if large else read(body)
         match message:
             case Unreadable(problem=problem, id=id):
                 return self.refused(problem, request, id)
@@ -90,7 +91,7 @@ class Door:
                 return Through(request, self._watch_list if method == TOOL_LIST else None)
             case ToolCall():
                 await self._know(message, request)
-                return self._call(message, request)
+                return await asyncio.to_thread(self._call, message, request) if large else self._call(message, request)
 
     def refused(self, problem: Problem, request: Request, id: str = NO_ID) -> Refused:
         return Refused(self._any_tool, refusal_reply(problem, id, None, self.policy, statuses=_statuses(request)))
@@ -98,7 +99,10 @@ class Door:
     async def _know(self, call: ToolCall, request: Request) -> None:
         """Have the tool's description before a call to it is guarded; each unknown name is asked for once."""
         tools = self.tools
-        if call.name not in tools and isinstance(self._identify(call, request, tools[call.name]), RecordId):
+        if call.name in tools:
+            return
+        id = self._identify(call, request, tools[call.name])
+        if isinstance(id, RecordId) or id == Problem(Code.MISSING_IDEMPOTENCY_KEY):
             await self._asking(call, request, self._listed)
             tools.asked(call.name)
 

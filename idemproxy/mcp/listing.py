@@ -60,7 +60,7 @@ def listed(text: str, tools: Tools, policy: Policy, additions: Additions) -> str
         found = members(text, parts["result"].value).get("tools")
         starts = items(text, found.value) if found is not None else []
         for start in reversed(starts):  # from the end, so that what is added shifts nothing that is still to come
-            tool = tools.learn(value_at(text, start)[0])
+            tool = tools.learn(value_at(text, start))
             if tool is not None and tool.kind is ToolClass.KEY_IDEMPOTENT:
                 text = _with_additions(text, start, tool, tool.policy or policy, additions)
     except NotJsonError:

@@ -126,7 +126,7 @@ def _object(text: str, member: Member | None) -> dict[str, Member]:
 
 
 def _value(text: str, member: Member | None) -> Any:
-    return value_at(text, member.value)[0] if member is not None else None
+    return value_at(text, member.value) if member is not None else None
 
 
 def _slice(text: str, member: Member | None) -> str | None:

@@ -91,6 +91,12 @@ def test_a_replay_marked_by_the_server_is_marked_once() -> None:
     assert replayed(text, "2") == '{"id":2,"result":{"_idempotent_replay":true,"_meta":{"_idempotent_replay":true}}}'
 
 
+def test_a_kept_error_is_replayed_under_the_new_id() -> None:
+    error = '"error":{"code":-32602,"message":"no"}'
+    assert replayed(f'{{"jsonrpc":"2.0",{error},"id":null}}', "2") == f'{{"jsonrpc":"2.0",{error},"id":2}}'
+    assert replayed(f'{{"jsonrpc":"2.0",{error}}}', "2") == f'{{"id":2,"jsonrpc":"2.0",{error}}}'
+
+
 def test_a_replay_is_a_stream_where_the_first_was_one_and_the_caller_reads_them() -> None:
     kept = Answer(200, b"OK", ((b"Content-Type", b"text/event-stream"),), b'{\n"id":1,\r\n"result":{}}')
     stream = replay_reply(kept, "2", "k", POLICY, stream=True)

@@ -56,6 +56,13 @@ async def test_the_list_is_asked_for_in_the_callers_name_and_once(proxy: StartPr
     assert len({message["id"] for message in wire.messages if message["method"] == "tools/list"}) == 4
 
 
+async def test_a_key_is_not_missed_in_a_call_that_only_reads(proxy: StartProxy) -> None:
+    async with wired(proxy, server, key_required="true") as wire:
+        _, answer = await wire.post(call(params={"name": "count"}))
+    assert "result" in answer
+    assert len(wire.calls) == 1
+
+
 async def test_a_call_without_a_key_asks_nothing(proxy: StartProxy) -> None:
     async with wired(proxy, server) as wire:
         await wire.post(call(params={"name": "pay"}))
