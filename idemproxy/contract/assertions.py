@@ -12,7 +12,11 @@ from idemproxy.contract.rules import Said, Subject, rule
 def every_write_endpoint_has_class(subject: Subject) -> Iterator[Said]:
     """Every operation that writes says which class it has."""
     if subject.writes and subject.operation.block is None:
-        yield "", "writes, and does not say whether it may be retried", "give it an x-agent-idempotency with a class"
+        yield (
+            "",
+            "writes, and does not say whether it may be retried: it is not guarded",
+            "give it a block with a class",
+        )
 
 
 @rule("fault")

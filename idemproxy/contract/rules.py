@@ -2,7 +2,7 @@
 
 A rule is a function over one operation; its first line is what the reports and docs/contract-rules.md say it means.
 `stops_start` marks what the proxy cannot enforce as written: such a document is refused at start, too. The rest are
-gaps in what callers are told; the settings fill them, so a service may start, but the lint fails.
+gaps in what callers are told: the lint fails, but a service may start, so that a contract can grow bit by bit.
 """
 
 from __future__ import annotations
