@@ -204,6 +204,19 @@ async def test_a_first_write_that_is_refused_ends_the_trial_of_its_operation(con
     assert "give a body that works with --body" in finished.out
 
 
+async def test_an_operation_that_cannot_be_tried_does_not_pass(tmp_path: Path) -> None:
+    path = tmp_path / "api.json"
+    path.write_text(json.dumps(document(path="/shops/{shop}/orders").tree))
+    async with orders_api() as orders:
+        listed = await idemproxy("contract", "verify", orders.url, "--contract", str(path))
+        finished = await verify(orders.url, str(path))
+        assert orders.executions == 0
+    assert "cannot be tried" in listed.out
+    assert finished.code == 1
+    assert outcomes(finished) == {**dict.fromkeys(ALL, "skip"), "first_write": "FAIL"}
+    assert "--param NAME=VALUE" in finished.out
+
+
 async def test_bodies_parameters_and_headers_can_be_given(tmp_path: Path) -> None:
     path, body, headers = tmp_path / "api.json", tmp_path / "body.json", tmp_path / "headers"
     path.write_text(json.dumps(document(path="/shops/{shop}/orders").tree))

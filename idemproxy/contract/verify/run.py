@@ -61,32 +61,39 @@ def planned(document: Document, operation: DeclaredOperation, place: Place, opti
     return found
 
 
+Tell = Callable[[DeclaredOperation, str, Outcome | None], None]
+"""Hears of every check twice: when it begins (None), and what came of it."""
+
+
 async def verify(
-    place: Place, plans: Sequence[tuple[DeclaredOperation, Plan | NoSample]], options: Options,
-    tell: Callable[[DeclaredOperation, str, Outcome | None], None],
-) -> list[Verified]:  # fmt: skip
-    """`tell` hears of every check twice: when it begins, and what came of it."""
-    done = []
-    for operation, found in plans:
-        verified = Verified(operation)
-        done.append(verified)
-        stopped = f"cannot be tried: {found}" if isinstance(found, NoSample) else None
-        for check in CHECKS:
-            name = check.__name__
-            tell(operation, name, None)
-            begun = time.monotonic()
-            if stopped is not None or isinstance(found, NoSample):
-                result = failed(stopped or "") if check is CHECKS[0] else skipped("the first write did not work")
-            else:
-                try:
-                    result = await check(Trial(place, found, options.other_caller))
-                except (Refused, Unreachable) as failure:
-                    result = failed(str(failure))
-                    stopped = result.saw if check is CHECKS[0] else None
-            outcome = Outcome(name, result, time.monotonic() - begun)
-            verified.outcomes.append(outcome)
-            tell(operation, name, outcome)
-    return done
+    place: Place, plans: Sequence[tuple[DeclaredOperation, Plan | NoSample]], options: Options, tell: Tell
+) -> list[Verified]:
+    return [await _verify(place, operation, found, options, tell) for operation, found in plans]
+
+
+async def _verify(
+    place: Place, operation: DeclaredOperation, found: Plan | NoSample, options: Options, tell: Tell
+) -> Verified:
+    """Every check; once the first write is refused, the others have nothing to go by."""
+    verified = Verified(operation)
+    trial = None if isinstance(found, NoSample) else Trial(place, found, options.other_caller)
+    for check in CHECKS:
+        tell(operation, check.__name__, None)
+        begun = time.monotonic()
+        if trial is not None:
+            try:
+                result = await check(trial)
+            except (Refused, Unreachable) as failure:
+                result = failed(str(failure))
+                trial = None if check is CHECKS[0] else trial
+        elif check is CHECKS[0]:
+            result = failed(f"cannot be tried: {found}")
+        else:
+            result = skipped("the first write did not work")
+        outcome = Outcome(check.__name__, result, time.monotonic() - begun)
+        verified.outcomes.append(outcome)
+        tell(operation, check.__name__, outcome)
+    return verified
 
 
 def junit(done: Sequence[Verified]) -> str:
