@@ -20,6 +20,8 @@ from idemproxy.contract.lint import faults, lint
 from idemproxy.contract.schema import SCHEMA_FILE, SCHEMA_RULE, schema
 from idemproxy.contract.source import parse
 from idemproxy.contract.tools import document_or_tools
+from idemproxy.mcp.listing import contract_of
+from idemproxy.settings import load
 from tests.support.process import idemproxy
 
 ROOT = Path(__file__).parents[2]
@@ -328,6 +330,11 @@ def test_a_tool_needs_no_http_status_and_may_have_its_key_in_meta() -> None:
     block = {"class": "key_idempotent", "ttl_seconds": 3600, "scope": "user", "key_location": "body"}
     named = {**block, "key_field": "_meta.idempotencyKey"}
     assert lint(tools({"name": "x", "inputSchema": {}, "_meta": {"x-agent-idempotency": named}})) == []
+
+
+def test_what_a_proxy_writes_into_a_tools_list_passes() -> None:
+    policy = load({}, {"upstream": "http://127.0.0.1:9", "key_required": "true"}).policy()
+    assert lint(tools({"name": "x", "_meta": {"x-agent-idempotency": contract_of(policy)}})) == []
 
 
 def test_a_key_among_the_arguments_is_in_the_input_schema() -> None:
