@@ -4,8 +4,8 @@
 
 Two promises can be seen on this page. Nothing is sent before a claim was won: `_carry_out` is the only place that
 calls the upstream, and it takes a lease. Nothing is answered before the outcome was settled: every reply to a first
-write is made after `settle`. (An answer too large to be kept is passed on while it arrives, but its last piece is
-held back until it has been settled, so that no client sees the end of an answer that is not on record.)
+write is made after `settle`. (An event stream, and an answer too large for the buffer, flows to the client while it
+arrives; its *end* is held back until it has been settled: see `recording`.)
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import assert_never
 from idemproxy.core.detection import Verdict
 from idemproxy.core.fingerprint import LARGE_BODY
 from idemproxy.core.headers import to_client, to_upstream
+from idemproxy.core.hops import Hop
 from idemproxy.core.identity import derived_key, wire_key
 from idemproxy.core.judge import (
     Forward,
@@ -35,10 +36,9 @@ from idemproxy.core.messages import Answer, Headers, Request, header_value
 from idemproxy.core.policy import DerivedKey, ForwardKey, HeaderKey, Operation, Policy
 from idemproxy.core.problems import MAY_HAVE_RUN, Code, Problem
 from idemproxy.core.record import Claim, Lease, RecordId, Running
-from idemproxy.core.replies import STORED_FALSE, Reply, first_write, marked
-from idemproxy.core.steering import Steering, steering
+from idemproxy.core.replies import Reply, first_write, marked
+from idemproxy.core.steering import Steering, lasting, steering
 from idemproxy.forwarding import forward
-from idemproxy.pipe import Pipe
 from idemproxy.ports import (
     BodyLost,
     Loss,
@@ -53,6 +53,7 @@ from idemproxy.ports import (
     Upstream,
 )
 from idemproxy.probing import probe
+from idemproxy.recording import LiveReply, Recording
 from idemproxy.settling import Renewal, Settler
 from idemproxy.tasks import Tasks
 from idemproxy.wire import Http, Wire
@@ -80,17 +81,6 @@ _REFUSAL_OUTCOMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class LiveReply:
-    """A reply whose body is still arriving. `length` is the upstream's Content-Length, None when it gave none."""
-
-    status: int
-    reason: bytes
-    headers: Headers
-    length: int | None
-    pipe: Pipe
-
-
-@dataclass(frozen=True, slots=True)
 class Heard:
     """What the client gets, and the word for it in logs and metrics."""
 
@@ -107,16 +97,17 @@ class Limits:
 
 
 class Exchange:
-    def __init__(self, store: Store, upstream: Upstream, observer: Observer, host: bytes, limits: Limits) -> None:
+    def __init__(self, store: Store, upstream: Upstream, observer: Observer, hop: Hop, limits: Limits) -> None:
         self._store = store
         self._upstream = upstream
         self._observer = observer
-        self._host = host
+        self._hop = hop
         self._limits = limits
         self.tasks = Tasks()
         """The writes under way: each outlives its client's connection, and a drain waits for all of them."""
         self.settler = Settler(store, observer, self.tasks)
-        self.running: dict[RecordId, asyncio.Future[Heard]] = {}
+        self.running: dict[RecordId, asyncio.Future[None]] = {}
+        """Done when the write has been settled, which may be long after its client began to hear of it."""
 
     async def guard(self, request: Request, operation: Operation, id: RecordId, wire: Wire | None = None) -> Heard:
         trail = Trail(asyncio.get_running_loop().time())
@@ -188,8 +179,9 @@ class Exchange:
         lease = step.lease
         id = lease.claim.id
         trail.attempt = lease.attempt
-        heard: asyncio.Future[Heard] = asyncio.get_running_loop().create_future()
-        self.running[id] = heard
+        loop = asyncio.get_running_loop()
+        heard: asyncio.Future[Heard] = loop.create_future()
+        self.running[id] = settled = loop.create_future()
         self._observer.claimed(lease.attempt)
 
         async def carry_out() -> None:
@@ -201,14 +193,16 @@ class Exchange:
                     await self._carry_out(request, lease, wire, trail, heard)
             finally:
                 renewal.stop()
-                if self.running.get(id) is heard:
+                settled.set_result(None)
+                if self.running.get(id) is settled:
                     del self.running[id]
                 if not heard.done():
                     heard.set_result(_refused(Problem(Code.INTERNAL_ERROR), id, wire, Outcome.LOST))
 
         self.tasks.spawn(carry_out(), "guarded write")
         told = await asyncio.shield(heard)
-        trail.settled = asyncio.get_running_loop().time()
+        if isinstance(told.reply, Reply):
+            trail.settled = loop.time()
         return told
 
     async def _probe(self, request: Request, step: Probe, wire: Wire, heard: asyncio.Future[Heard]) -> None:
@@ -247,14 +241,14 @@ class Exchange:
                 await self._lost(sent, lease, wire, heard)
             case Opened():
                 sent = wire.reading(sent)
+                recording = Recording(sent, self._limits.max_stored_bytes)
                 try:
-                    pieces, whole = await self._collect(sent)
-                    if whole:
+                    if await recording.whole():
                         trail.answered = loop.time()
                         self._observer.upstream_answered(trail.answered - started)
-                        await self._answered(sent, b"".join(pieces), lease, wire, heard)
+                        await self._answered(sent, recording, lease, wire, heard)
                     else:
-                        await self._pass_on(sent, pieces, lease, wire, heard)
+                        await self._live(sent, recording, lease, wire, heard)
                 except BodyLost as broken:
                     await self._lost(broken.lost, lease, wire, heard)
             case _:
@@ -280,26 +274,17 @@ class Exchange:
             case _:
                 assert_never(policy.forward_key)
         length = (b"Content-Length", str(len(request.body)).encode())
-        sent = to_upstream(request.headers, host=self._host, framing=length, own=own, key=key, drop_key=drop)
+        sent = to_upstream(request.headers, hop=self._hop, framing=length, own=own, key=key, drop_key=drop)
         return (*sent, (b"Idempotency-Attempt", str(lease.attempt).encode()))
 
-    async def _collect(self, opened: Opened) -> tuple[list[bytes], bool]:
-        """Read the answer as far as it can be kept; False when there is more."""
-        pieces: list[bytes] = []
-        size = 0
-        while piece := await opened.body.read():
-            pieces.append(piece)
-            size += len(piece)
-            if size > self._limits.max_stored_bytes:
-                return pieces, False
-        return pieces, True
-
     async def _answered(
-        self, opened: Opened, body: bytes, lease: Lease, wire: Wire, heard: asyncio.Future[Heard]
+        self, opened: Opened, recording: Recording, lease: Lease, wire: Wire, heard: asyncio.Future[Heard]
     ) -> None:
         id = lease.claim.id
-        answer = Answer(opened.status, opened.reason, to_client(opened.headers), body)
+        answer = Answer(opened.status, opened.reason, to_client(opened.headers), recording.body)
         said = steering(opened.headers)
+        if not recording.fits:
+            said = replace(said, store=False)
         settlement = wire.settlement(answer, said)
         stored = await self.settler.settle(lasting(lease, said), settlement, wire.kept(answer), kept=said.store)
         if stored is None and settlement is Settlement.COMPLETE:
@@ -309,7 +294,8 @@ class Exchange:
                 heard.set_result(other)
                 return
             stored = False
-        reply = first_write(answer, id.key, wire.policy, lease.attempt, stored=stored is not False)
+        shown = stored is not False and recording.fits
+        reply = first_write(answer, id.key, wire.policy, lease.attempt, stored=shown)
         heard.set_result(Heard(Outcome.FIRST_WRITE, reply))
 
     async def _other_answer(self, lease: Lease, answer: Answer, said: Steering, wire: Wire) -> Heard | None:
@@ -332,33 +318,28 @@ class Exchange:
             case _:
                 return None
 
-    async def _pass_on(
-        self, opened: Opened, pieces: list[bytes], lease: Lease, wire: Wire, heard: asyncio.Future[Heard]
+    async def _live(
+        self, opened: Opened, recording: Recording, lease: Lease, wire: Wire, heard: asyncio.Future[Heard]
     ) -> None:
-        """An answer too large to be kept flows to the client; that it was given is remembered."""
-        pipe = Pipe()
+        """Let the client hear the answer while it arrives, and its end when it has been settled."""
         key, attempt = lease.claim.id.key, lease.attempt
         headers = marked(to_client(opened.headers), key, wire.policy, replay=False, attempt=attempt)
-        length = header_value(opened.headers, b"content-length")
-        live = LiveReply(opened.status, opened.reason, (*headers, STORED_FALSE), int(length) if length else None, pipe)
-        heard.set_result(Heard(Outcome.FIRST_WRITE, live))
-        last = pieces.pop()
+        heard.set_result(Heard(Outcome.FIRST_WRITE, recording.go_live(headers)))
         try:
-            for piece in pieces:
-                await pipe.put(piece)
-            while piece := await opened.body.read():
-                await pipe.put(last)
-                last = piece
+            await recording.play()
         except BodyLost as broken:
             await self.settler.settle(lease, Settlement.MARK_UNKNOWN)
-            pipe.end(broken)
+            recording.pipe.end(broken)
             return
-        answer = Answer(opened.status, opened.reason, (), b"")
         said = steering(opened.headers)
-        settlement = after_answer(opened.status, wire.policy, said)
-        await self.settler.settle(lasting(lease, said), settlement, answer, kept=False)
-        await pipe.put(last)
-        pipe.end()
+        answer = Answer(opened.status, opened.reason, to_client(opened.headers), recording.body)
+        if recording.fits:
+            settlement, kept = wire.settlement(answer, said), said.store
+            answer = wire.kept(answer)
+        else:
+            settlement, kept = after_answer(opened.status, wire.policy, said), False
+        stored = await self.settler.settle(lasting(lease, said), settlement, answer, kept=kept)
+        await recording.finish(stored=stored is True)
 
     async def _lost(self, lost: Lost, lease: Lease, wire: Wire, heard: asyncio.Future[Heard]) -> None:
         await self.settler.settle(lease, Settlement.MARK_UNKNOWN)
@@ -379,10 +360,3 @@ def _refused(problem: Problem, id: RecordId, wire: Wire, outcome: Outcome | None
     if problem.code in MAY_HAVE_RUN:
         problem = replace(problem, compensation=wire.policy.compensation)
     return Heard(outcome, wire.refusal(problem, id.key))
-
-
-def lasting(lease: Lease, said: Steering) -> Lease:
-    """The lease, with the time to live that the upstream asked for."""
-    if said.ttl_seconds is None:
-        return lease
-    return replace(lease, claim=replace(lease.claim, ttl_seconds=said.ttl_seconds))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+from idemproxy.core.messages import Headers
+
 PIPE_BYTES = 1024 * 1024
 """How far the recording may run ahead of a slow client before it waits for it."""
 
@@ -15,6 +17,8 @@ class Pipe:
         self._size = 0
         self._ended = False
         self._failure: Exception | None = None
+        self.trailers: Headers = ()
+        """Known once `get` has returned the end."""
         self._left = False
         self._changed = asyncio.Event()
 
@@ -28,8 +32,8 @@ class Pipe:
             self._size += len(piece)
             self._changed.set()
 
-    def end(self, failure: Exception | None = None) -> None:
-        self._ended, self._failure = True, failure
+    def end(self, failure: Exception | None = None, *, trailers: Headers = ()) -> None:
+        self._ended, self._failure, self.trailers = True, failure, trailers
         self._changed.set()
 
     async def get(self) -> bytes:

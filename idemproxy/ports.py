@@ -9,6 +9,7 @@ from typing import Protocol
 
 from idemproxy.core.messages import Answer, Headers, Request
 from idemproxy.core.policy import Operation
+from idemproxy.core.problems import Code
 from idemproxy.core.record import Claim, Found, Lease, RecordId, Step
 
 
@@ -72,6 +73,28 @@ class Opened:
     body: AnswerBody
 
 
+class Channel(Protocol):
+    """A connection that has switched to another protocol: bytes both ways."""
+
+    async def read(self) -> bytes:
+        """The next bytes, `b""` once there will be no more."""
+        ...
+
+    async def write(self, data: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """The upstream agreed to speak another protocol."""
+
+    status: int
+    reason: bytes
+    headers: Headers
+    channel: Channel
+
+
 Interim = Callable[[int, bytes, Headers], None]
 """Called with status, reason and headers of each 1xx answer that comes before the final one."""
 
@@ -87,6 +110,30 @@ class Upstream(Protocol):
         timeout: float,
         interim: Interim | None = None,
     ) -> Opened | NotSent | Lost: ...
+
+
+class OpenUpstream(Protocol):
+    """What requests need that nobody guards: they may end in trailers, and ask for another protocol."""
+
+    async def send(
+        self,
+        method: str,
+        target: bytes,
+        headers: Headers,
+        body: bytes | AsyncIterable[bytes],
+        *,
+        timeout: float,
+        interim: Interim | None = None,
+        trailers: Callable[[], Headers] | None = None,
+    ) -> Opened | NotSent | Lost:
+        """`trailers` is asked once the last piece of a chunked body has gone out."""
+        ...
+
+    async def switch(
+        self, method: str, target: bytes, headers: Headers, *, timeout: float
+    ) -> Opened | Switched | NotSent | Lost:
+        """Ask for another protocol; an upstream that declines it just answers."""
+        ...
 
 
 class StoreUnavailable(Exception):
@@ -190,6 +237,10 @@ class Observer(Protocol):
 
     def unkeyed(self, operation: Operation) -> None:
         """A request to a guarded operation came without a key, and passed unguarded."""
+        ...
+
+    def refused(self, code: Code) -> None:
+        """A request was refused by a limit, or because it is not valid HTTP."""
         ...
 
     def finished(self, exchange: Finished) -> None: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import signal
 import socket
 from contextlib import AsyncExitStack
@@ -17,11 +18,13 @@ from idemproxy.contract.live import ContractError, LiveContract
 from idemproxy.contract.published import Published
 from idemproxy.contract.routes import second_reading, segments_of
 from idemproxy.contract.tool_contract import declared_tools
+from idemproxy.core.hops import Hop
 from idemproxy.core.identity import key_hash
 from idemproxy.core.policy import JwtScope
 from idemproxy.edge.breaker import Breaker
+from idemproxy.edge.origin import Origin
 from idemproxy.edge.server import DataServer
-from idemproxy.edge.upstream import HttpUpstream, Origin
+from idemproxy.edge.upstream import HttpUpstream
 from idemproxy.exchange import Exchange, Limits
 from idemproxy.mcp.asking import Asking
 from idemproxy.mcp.calls import parse_derived_from
@@ -92,13 +95,19 @@ class Service:
             self.tasks.spawn(Purges(Primary(dsn), self.pool, cache).listen_forever(), "listen for purges")
 
         origin = Origin.parse(settings.upstream)
-        upstream = HttpUpstream(origin)
+        upstream = HttpUpstream(origin, tls=settings.upstream_tls())
         self._stack.push_async_callback(upstream.close)
         reporter = Reporter(self.metrics)
         limits = Limits(settings.upstream_timeout_seconds, settings.max_request_bytes, settings.max_stored_bytes)
-        self.exchange = Exchange(self.store, self._broken(upstream), reporter, origin.authority, limits)
+        hop = Hop(
+            authority=origin.authority,
+            host=None if settings.upstream_host == "keep" else origin.authority,
+            pseudonym=b"idemproxy-" + secrets.token_hex(4).encode(),
+            forwarded=settings.forwarded,
+        )
+        self.exchange = Exchange(self.store, self._broken(upstream), reporter, hop, limits)
         self.metrics.in_flight.set_function(lambda: len(self.exchange.running))
-        self.tools = door(settings, Asking(upstream, origin.authority))
+        self.tools = door(settings, Asking(upstream, hop))
         if self.tools is not None and settings.mcp_contract is not None:
             self.tools.tools.declare(declared_tools(settings.mcp_contract, settings.policy()))
         self.data = DataServer(
@@ -106,9 +115,9 @@ class Service:
             self.exchange,
             upstream,
             reporter,
-            host=origin.authority,
+            settings.client_limits(),
+            hop=hop,
             upstream_timeout=settings.upstream_timeout_seconds,
-            max_request_bytes=settings.max_request_bytes,
             published=Published(self.contract, Steps(self.pool, settings.tombstone_seconds)),
             tools=self.tools,
         )
@@ -141,20 +150,18 @@ class Service:
 
     async def _listen_data(self) -> None:
         loop = asyncio.get_running_loop()
-        self._server = self.data.protocol_factory()
         listener = (
             socket.socket(fileno=self._inherited.data_fd)
             if self._inherited
             else bind(self._settings.listen, "IDEMPROXY_LISTEN")
         )
         self.port = listener.getsockname()[1]
-        self._listener = await loop.create_server(self._server, sock=listener, backlog=1024)
+        self._listener = await loop.create_server(self.data.clients, sock=listener, backlog=1024)
         self._stack.push_async_callback(self._close_data)
 
     async def _close_data(self) -> None:
         self._listener.close()
-        self._server.pre_shutdown()
-        await self._server.shutdown(1.0)
+        await self.data.clients.shutdown(1.0)
         await self.exchange.tasks.cancel()
 
     async def _ready(self) -> str | None:
@@ -216,9 +223,8 @@ class Service:
         self._draining = True
         log.info("draining")
         await self._unless_hurried(asyncio.sleep(self._settings.drain_delay_seconds))
-        self.data.closing = True
         self._listener.close()
-        self._server.pre_shutdown()
+        self.data.clients.stop_keeping()
         await self._unless_hurried(self._finished(), self._settings.drain_seconds)
         left = {*self.exchange.running, *self.exchange.settler.unsettled}
         if left:

@@ -7,6 +7,8 @@ any is reported, and each is one line that says what to do.
 from __future__ import annotations
 
 import difflib
+import os
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,10 +19,12 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from idemproxy.contract.publish import Terms
 from idemproxy.core.fingerprint import FingerprintRules
+from idemproxy.core.hops import Forwarded
 from idemproxy.core.policy import ForwardKey, GlobalScope, InFlight, OnUnknown, Policy, ReplayStatus
 from idemproxy.core.profiles import PROFILES
 from idemproxy.core.spelling import parse_key_sources, parse_pointers, parse_scope_source, parse_store, split_list
-from idemproxy.edge.upstream import Origin
+from idemproxy.edge.limits import ClientLimits
+from idemproxy.edge.origin import Origin
 from idemproxy.mcp.calls import parse_derived_from
 
 PREFIX = "IDEMPROXY_"
@@ -108,6 +112,24 @@ class Settings(BaseSettings):
 
     upstream: Annotated[str, AfterValidator(_upstream)] = Field(
         description="Base URL of the API behind the proxy, for instance http://127.0.0.1:9000. Required."
+    )
+    upstream_ca: Path | None = Field(
+        None,
+        description="With an https upstream: a PEM file with the certificates to trust, instead of the system's.",
+    )
+    upstream_cert: Path | None = Field(
+        None, description="A PEM file with the client certificate, for an upstream that asks for one."
+    )
+    upstream_key: Path | None = Field(
+        None, description="A PEM file with that certificate's key, unless it is in the same file."
+    )
+    upstream_host: Literal["replace", "keep"] = Field(
+        "replace", description="The Host that the upstream sees: its own name (replace), or the client's (keep)."
+    )
+    forwarded: Forwarded = Field(
+        Forwarded.APPEND,
+        description="X-Forwarded-For, -Host, -Proto and Forwarded: append the client, replace what it says of itself "
+        "(when strangers reach the proxy directly), or keep them as they came.",
     )
     listen: Annotated[str, AfterValidator(_address)] = Field(
         "127.0.0.1:8080", description="Where clients connect, as HOST:PORT."
@@ -237,6 +259,35 @@ class Settings(BaseSettings):
         description="Memory for answers that are replayed without asking the store, and that are a reserve while it "
         "cannot be reached; 0 turns it off. Used only while purges are heard of (not through PgBouncer).",
     )
+    max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        8192,
+        description="Connections of clients at once; at the limit the one that is idle the longest is closed, and "
+        "when none is idle, new ones get 503.",
+    )
+    max_in_flight: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        1024, description="Requests under way at once, guarded or not; more get 503 with Retry-After."
+    )
+    max_head_bytes: Annotated[int, Field(ge=1024, le=1 << 20)] = Field(
+        32 * 1024, description="Largest head of a request, all its lines together."
+    )
+    max_header_bytes: Annotated[int, Field(ge=256, le=1 << 20)] = Field(
+        8 * 1024, description="Longest header line of a request."
+    )
+    max_headers: Annotated[int, Field(ge=8, le=10_000)] = Field(128, description="Most header lines of a request.")
+    max_target_bytes: Annotated[int, Field(ge=256, le=1 << 20)] = Field(
+        8 * 1024, description="Longest request target: path and query."
+    )
+    head_timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
+        10, description="How long the head of a request may take, from its first byte to its last."
+    )
+    body_timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
+        60,
+        description="How long the whole body of a guarded request may take, and each next piece of one that streams "
+        "through.",
+    )
+    idle_timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
+        75, description="How long a client's connection is kept open between two requests."
+    )
     tombstone_seconds: Annotated[float, Field(ge=0)] = Field(
         0, description="How long an expired key is still refused, instead of running again."
     )
@@ -310,6 +361,29 @@ class Settings(BaseSettings):
             marker=profile.marker,
             dialect=profile.dialect,
             forward_key=self.forward_key,
+        )
+
+    def upstream_tls(self) -> ssl.SSLContext | None:
+        """How to speak https with the upstream; None when it does not. An OSError says which file cannot be used."""
+        if not self.upstream.startswith("https:"):
+            return None
+        context = ssl.create_default_context(cafile=self.upstream_ca)
+        if self.upstream_cert is not None:
+            context.load_cert_chain(self.upstream_cert, self.upstream_key)
+        return context
+
+    def client_limits(self) -> ClientLimits:
+        return ClientLimits(
+            max_connections=self.max_connections,
+            max_in_flight=self.max_in_flight,
+            max_request_bytes=self.max_request_bytes,
+            max_head_bytes=self.max_head_bytes,
+            max_header_bytes=self.max_header_bytes,
+            max_target_bytes=self.max_target_bytes,
+            max_headers=self.max_headers,
+            head_seconds=self.head_timeout_seconds,
+            body_seconds=self.body_timeout_seconds,
+            idle_seconds=self.idle_timeout_seconds,
         )
 
     def shown(self) -> dict[str, str]:
@@ -395,6 +469,7 @@ def _cross_checks(settings: Settings) -> list[str]:
     if settings.listen == settings.admin_listen and not settings.listen.endswith(":0"):
         faults.append(f"{PREFIX}ADMIN_LISTEN: the same address as {PREFIX}LISTEN; give it a port of its own")
     faults += _mcp_faults(settings)
+    faults += _tls_faults(settings)
     if settings.database_url is not None:
         faults += _database_faults(settings.database_url.get_secret_value())
     return faults
@@ -412,6 +487,28 @@ def _mcp_faults(settings: Settings) -> list[str]:
         for setting, sources in named.items()
         if any(source.lower().rstrip("?") == "header:mcp-session-id" for source in sources)
     ]
+
+
+def _tls_faults(settings: Settings) -> list[str]:
+    files = {"CA": settings.upstream_ca, "CERT": settings.upstream_cert, "KEY": settings.upstream_key}
+    given = [f"{PREFIX}UPSTREAM_{name}" for name, path in files.items() if path is not None]
+    if given and not settings.upstream.startswith("https:"):
+        return [f"{name}: of no use, the upstream is not https; take it out or correct the upstream" for name in given]
+    if settings.upstream_key is not None and settings.upstream_cert is None:
+        return [f"{PREFIX}UPSTREAM_KEY: there is no certificate to it; set {PREFIX}UPSTREAM_CERT, too"]
+    faults = [
+        f"{PREFIX}UPSTREAM_{name}: {path} cannot be read; check the path and its permissions"
+        for name, path in files.items()
+        if path is not None and not os.access(path, os.R_OK)
+    ]
+    if not faults:
+        try:
+            settings.upstream_tls()
+        except OSError as failure:  # an ssl.SSLError is one
+            faults = [
+                f"{' or '.join(given)}: not a usable PEM file ({failure.strerror or failure}); check its contents"
+            ]
+    return faults
 
 
 def _database_faults(dsn: str) -> list[str]:

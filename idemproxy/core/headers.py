@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from idemproxy.core.hops import Hop
 from idemproxy.core.messages import Headers, header_values
 from idemproxy.core.steering import FIELDS as STEERING
 
@@ -56,8 +57,6 @@ NEVER_STORED = frozenset(
 )
 """Credentials in an answer are for the first caller alone."""
 
-VIA = b"1.1 idemproxy"
-
 
 def nominated(headers: Headers) -> frozenset[bytes]:
     """The lower-case names that the Connection header asks to be removed."""
@@ -80,7 +79,7 @@ def looks_like(name: bytes, own: frozenset[bytes]) -> bool:
 def to_upstream(
     headers: Headers,
     *,
-    host: bytes,
+    hop: Hop,
     framing: tuple[bytes, bytes] | None,
     own: frozenset[bytes],
     key: tuple[bytes, bytes] | None = None,
@@ -89,27 +88,44 @@ def to_upstream(
     """The request's fields as the upstream gets them.
 
     `framing` is the Content-Length or Transfer-Encoding of the body that follows. `key` replaces the client's key
-    field in its place; `drop_key` takes the field of that name out.
+    field; `drop_key` takes the field of that name out. What is replaced keeps its place and its spelling.
     """
     named = nominated(headers)
-    lines: list[tuple[bytes, bytes]] = [(b"Host", host)]
-    key_name = key[0].lower() if key else drop_key
+    put: dict[bytes, bytes] = {}
+    if framing:
+        put[framing[0].lower()] = framing[1]
+    if key:
+        put[key[0].lower()] = key[1]
+    if hop.host is not None:
+        put[b"host"] = hop.host
+    lines: list[tuple[bytes, bytes]] = []
+    seen: set[bytes] = set()
     for name, value in headers:
         lower = name.lower()
-        if lower in _OWN_REQUEST or lower in named or looks_like(lower, own):
-            continue
-        if lower == key_name:
-            if key:
-                lines.append((name, key[1]))
-                key = None
-        else:
+        if lower in put:
+            if lower not in seen:
+                lines.append((name, put[lower]))
+        elif lower == b"host" or not (
+            lower in _OWN_REQUEST or lower in named or lower == drop_key or looks_like(lower, own)
+        ):
             lines.append((name, value))
-    if key:
-        lines.append(key)
-    if framing:
-        lines.append(framing)
-    lines.append((b"Via", VIA))
+        seen.add(lower)
+    if b"host" not in seen:
+        lines.insert(0, (b"Host", hop.host or hop.authority))
+    lines += [line for line in (key, framing) if line and line[0].lower() not in seen]
+    lines.append((b"Via", b"1.1 " + hop.pseudonym))
     return tuple(lines)
+
+
+def trailers_to_upstream(trailers: Headers, own: frozenset[bytes]) -> Headers:
+    """The trailer fields that may follow a request's body: none that says who asks, what is asked, or where it ends."""
+    return tuple(
+        (name, value)
+        for name, value in trailers
+        if name.lower() not in _OWN_REQUEST
+        and not nominates_protected(frozenset({name.lower()}), own)
+        and not looks_like(name.lower(), own)
+    )
 
 
 def to_client(headers: Headers) -> Headers:

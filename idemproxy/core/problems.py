@@ -309,6 +309,105 @@ class Code(Enum):
         True,
         'Send "name" as a string of 1 to 256 characters, and "arguments" as an object.',
     )
+    INVALID_HOST = Words(
+        400,
+        INVALID_REQUEST,
+        "Host header missing or not valid",
+        "The Host header is missing, repeated, or not the name of a host. Nothing was executed.",
+        False,
+        True,
+        "Send one Host header with the API's name.",
+    )
+    METHOD_NOT_ALLOWED = Words(
+        405,
+        INVALID_REQUEST,
+        "Method not served",
+        "CONNECT and TRACE are not handed on to the API. Nothing was executed.",
+        False,
+        True,
+        "Use a method of the API.",
+    )
+    REQUEST_HEAD_TIMEOUT = Words(
+        408,
+        INVALID_REQUEST,
+        "Request head did not arrive",
+        "The request's head did not arrive in time. Nothing was executed.",
+        True,
+        True,
+        "Send the whole request again, with the same key.",
+    )
+    REQUEST_TARGET_TOO_LONG = Words(
+        414,
+        INVALID_REQUEST,
+        "Request target too long",
+        "The path and query are longer than what is accepted. Nothing was executed.",
+        False,
+        True,
+        "Move parameters into the body, or ask the operator to raise IDEMPROXY_MAX_TARGET_BYTES.",
+    )
+    EXPECTATION_FAILED = Words(
+        417,
+        INVALID_REQUEST,
+        "Expectation not supported",
+        "The Expect header asks for something other than 100-continue. Nothing was executed.",
+        False,
+        True,
+        "Leave the Expect header out.",
+    )
+    REQUEST_HEAD_TOO_LARGE = Words(
+        431,
+        INVALID_REQUEST,
+        "Request headers too large",
+        "There are more or longer header lines than what is accepted. Nothing was executed.",
+        False,
+        True,
+        "Send fewer or shorter headers, or ask the operator to raise IDEMPROXY_MAX_HEAD_BYTES.",
+    )
+    UNSUPPORTED_TRANSFER_CODING = Words(
+        501,
+        INVALID_REQUEST,
+        "Transfer coding not supported",
+        "The body is sent with a transfer coding other than chunked. Nothing was executed.",
+        False,
+        True,
+        "Send the body with a Content-Length or chunked; compress it with Content-Encoding.",
+    )
+    HTTP_VERSION_NOT_SUPPORTED = Words(
+        505,
+        INVALID_REQUEST,
+        "HTTP version not supported",
+        "The request is not HTTP/1.1 or HTTP/1.0. Nothing was executed.",
+        False,
+        True,
+        "Speak HTTP/1.1.",
+    )
+    LOOP_DETECTED = Words(
+        508,
+        API_ERROR,
+        "Proxy before itself",
+        "The request has passed through this proxy before: its upstream leads back to it. Nothing was executed.",
+        False,
+        True,
+        "Ask the operator to point IDEMPROXY_UPSTREAM at the API.",
+    )
+    TOO_MANY_CONNECTIONS = Words(
+        503,
+        API_ERROR,
+        "Too many connections",
+        "There are more connections than this instance takes. Nothing was executed.",
+        True,
+        True,
+        "Wait, then send the same request with the same key.",
+    )
+    TOO_MANY_REQUESTS_IN_FLIGHT = Words(
+        503,
+        API_ERROR,
+        "Too many requests at once",
+        "There are more requests under way than this instance takes. Nothing was executed.",
+        True,
+        True,
+        "Wait, then send the same request with the same key.",
+    )
 
 
 _LOST_THEN_RETRY = (

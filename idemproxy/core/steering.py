@@ -9,10 +9,11 @@ A field with any other value, or given twice with different values, counts as ab
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from idemproxy.core.messages import Headers, header_values
+from idemproxy.core.record import Lease
 
 STORE, TTL, OUTCOME = b"idempotency-store", b"idempotency-ttl", b"idempotency-outcome"
 FIELDS = frozenset({STORE, TTL, OUTCOME})
@@ -63,3 +64,10 @@ def _seconds(text: bytes) -> float | None:
         return None
     seconds = int(text)
     return float(seconds) if 0 < seconds <= TTL_LIMIT else None
+
+
+def lasting(lease: Lease, said: Steering) -> Lease:
+    """The lease, with the time to live that the upstream asked for."""
+    if said.ttl_seconds is None:
+        return lease
+    return replace(lease, claim=replace(lease.claim, ttl_seconds=said.ttl_seconds))

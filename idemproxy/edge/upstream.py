@@ -8,82 +8,17 @@ pooled connection is proved alive before it is written to; if it dies later, the
 from __future__ import annotations
 
 import asyncio
-import re
+import socket
 import ssl
 from collections import deque
-from collections.abc import AsyncIterable
-from dataclasses import dataclass
-from urllib.parse import SplitResult, unquote, urlsplit
+from collections.abc import AsyncIterable, Callable
 
 from idemproxy.core.messages import Headers, header_values
-from idemproxy.edge.connection import Connection, Exchange
-from idemproxy.ports import Interim, Lost, NotSent, Opened
+from idemproxy.edge.connection import Connection
+from idemproxy.edge.origin import Origin
+from idemproxy.edge.roundtrip import RoundTrip
+from idemproxy.ports import Interim, Lost, NotSent, Opened, Switched
 from idemproxy.tasks import Tasks
-
-DEFAULT_PORTS = {"http": 80, "https": 443, "http+unix": 0}  # a Unix socket has no port
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where the API lives."""
-
-    scheme: str
-    host: str
-    """Without brackets; `localhost` behind a Unix socket."""
-    port: int
-    base_path: bytes
-    """Put before every target; no trailing slash."""
-    unix_path: str | None = None
-
-    @classmethod
-    def parse(cls, url: str) -> Origin:
-        """Read `http://…`, `https://…` or `http+unix://%2Frun%2Fapi.sock/…`; a ValueError says why not."""
-        if not url.isascii() or not url.isprintable() or " " in url:
-            raise _fault(url, "must be plain ASCII without spaces: percent-encode the rest")
-        try:
-            parts = urlsplit(url)
-        except ValueError as error:
-            raise _fault(url, f"cannot be read: {error}") from None
-        if "://" not in url:
-            raise _fault(url, f"has no scheme: did you mean 'http://{url}'?")
-        if parts.scheme not in ("http", "https", "http+unix"):
-            raise _fault(url, "must start with http://, https:// or http+unix://")
-        if "?" in url or "#" in url:
-            raise _fault(url, "must have no query and no fragment")
-        if "@" in parts.netloc:
-            raise _fault(url, "must have no user name or password: put them into a header")
-        base_path = parts.path.rstrip("/").encode()
-        if parts.scheme == "http+unix":
-            path = unquote(parts.netloc)
-            if not path.startswith("/"):
-                raise _fault(url, "needs the socket's absolute path, like http+unix://%2Frun%2Fapi.sock")
-            return cls("http+unix", "localhost", DEFAULT_PORTS["http+unix"], base_path, path)
-        if not parts.hostname:
-            raise _fault(url, "has no host")
-        return cls(parts.scheme, parts.hostname, _port(url, parts), base_path)
-
-    @property
-    def authority(self) -> bytes:
-        """What belongs into a Host header."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return (host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}").encode()
-
-
-def _fault(url: str, what: str) -> ValueError:
-    """A password that was written into the URL is not shown."""
-    return ValueError(re.sub(r"[^/'\s]*@", "********@", f"upstream {url!r} {what}"))
-
-
-def _port(url: str, parts: SplitResult) -> int:
-    try:
-        port = parts.port
-    except ValueError:
-        port = 0
-    if port is None and not parts.netloc.endswith(":"):
-        return DEFAULT_PORTS[parts.scheme]
-    if not port:
-        raise _fault(url, "has a port that is not a number from 1 to 65535")
-    return port
 
 
 class HttpUpstream:
@@ -97,9 +32,10 @@ class HttpUpstream:
         idle_seconds: float = 4.0,  # below the 5 s after which common servers (Node, uvicorn) close idle ones
         max_connections: int = 256,  # leaves most of the usual 1024 descriptors to the clients' side
         max_idle: int = 64,  # a burst's connections are not worth keeping
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._origin = origin
-        self._tls = ssl.create_default_context() if origin.scheme == "https" else None
+        self._tls = (tls or ssl.create_default_context()) if origin.scheme == "https" else None
         self._connect_timeout = connect_timeout
         self._idle_seconds = idle_seconds
         self._max_connections = max_connections
@@ -129,32 +65,49 @@ class HttpUpstream:
         *,
         timeout: float,
         interim: Interim | None = None,
+        trailers: Callable[[], Headers] | None = None,
     ) -> Opened | NotSent | Lost:
-        lines = [b"%b: %b\r\n" % line for line in headers]
-        head = b"%b %b%b HTTP/1.1\r\n%b\r\n" % (method.encode("ascii"), self._origin.base_path, target, b"".join(lines))
         loop = asyncio.get_running_loop()
-        connection = self._take_idle(loop)
-        remaining = timeout
-        if connection is None:
-            deadline = loop.time() + timeout
-            got = await self._acquire(loop, deadline)
-            if isinstance(got, NotSent):
-                return got
-            connection = got
-            remaining = deadline - loop.time()
-        exchange = Exchange(connection, loop, head_only=method == "HEAD", timeout=timeout, interim=interim)
-        exchange.start(head, body, chunked=_chunked(headers, body), tasks=self._tasks)
-        timer = loop.call_later(remaining, exchange.time_out)
+        deadline = loop.time() + timeout
+        connection = self._take_idle(loop) or await self._acquire(loop, deadline)
+        if isinstance(connection, NotSent):
+            return connection
+        trip = RoundTrip(connection, loop, head_only=method == "HEAD", timeout=timeout, interim=interim)
+        head = self._head(method, target, headers)
+        trip.start(head, body, chunked=_chunked(headers, body), trailers=trailers, tasks=self._tasks)
+        result = await self._result(trip, deadline - loop.time())
+        assert not isinstance(result, Switched)  # noqa: S101 - it was not asked for
+        return result
+
+    async def switch(
+        self, method: str, target: bytes, headers: Headers, *, timeout: float
+    ) -> Opened | Switched | NotSent | Lost:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        connection = self._take_idle(loop) or await self._acquire(loop, deadline)
+        if isinstance(connection, NotSent):
+            return connection
+        trip = RoundTrip(connection, loop, head_only=method == "HEAD", timeout=timeout, may_switch=True)
+        trip.start(self._head(method, target, headers), b"", chunked=False, trailers=None, tasks=self._tasks)
+        return await self._result(trip, deadline - loop.time())
+
+    def _head(self, method: str, target: bytes, headers: Headers) -> bytes:
+        base = b"" if target == b"*" else self._origin.base_path
+        lines = b"".join([b"%b: %b\r\n" % line for line in headers])
+        return b"%b %b%b HTTP/1.1\r\n%b\r\n" % (method.encode("ascii"), base, target, lines)
+
+    async def _result(self, trip: RoundTrip, seconds: float) -> Opened | Switched | Lost:
+        trip.watch(seconds)
         try:
-            result = await exchange.head
-            if exchange.upload is not None and exchange.upload.cancelling():
+            result = await trip.head
+            if trip.upload is not None and trip.upload.cancelling():
                 # The body belongs to the caller again only when nobody else is reading it.
-                await asyncio.wait([exchange.upload])
+                await asyncio.wait([trip.upload])
         except BaseException:
-            exchange.close()
+            trip.close()
             raise
         finally:
-            timer.cancel()
+            trip.unwatch()
         return result
 
     async def close(self) -> None:
@@ -216,33 +169,54 @@ class HttpUpstream:
 
     async def _connect(self, loop: asyncio.AbstractEventLoop, deadline: float) -> Connection | NotSent:
         """Make a connection in a slot already counted in `_connecting`."""
-        origin = self._origin
-        connection = Connection(self)
-        ready = False
+        connection: Connection | None = None
         try:
             if self._closed:
                 return NotSent("the proxy is closing")
-            async with asyncio.timeout(min(self._connect_timeout, deadline - loop.time())):
-                if origin.unix_path is not None:
-                    await loop.create_unix_connection(lambda: connection, origin.unix_path)
-                else:
-                    await loop.create_connection(lambda: connection, origin.host, origin.port, ssl=self._tls)
-            ready = True
+            connection = await self._dial(loop, min(deadline, loop.time() + self._connect_timeout))
         except TimeoutError:
             return NotSent("connecting to the upstream took too long")
         except (OSError, UnicodeError) as error:  # refused, unknown name, TLS; a name that IDNA cannot spell
             return NotSent(f"cannot connect to the upstream: {error}")
         finally:
             self._connecting -= 1
-            if ready:
-                self._admit()
-            else:
-                # uvloop, stopped after `connection_made`, closes the socket and never says `connection_lost`.
-                self.gone(connection)
+            self._admit()
         if not connection.alive():
             connection.drop()
             return NotSent("the upstream closed a new connection at once")
         return connection
+
+    async def _dial(self, loop: asyncio.AbstractEventLoop, deadline: float) -> Connection:
+        """Connect to the first address that takes it; one that keeps silent leaves time for those after it."""
+        origin = self._origin
+        async with asyncio.timeout_at(deadline):
+            addresses = [origin.host] if origin.is_literal else await _addresses(loop, origin)
+        for left, address in zip(range(len(addresses), 0, -1), addresses, strict=True):
+            connection = Connection(self)
+            ready = False
+            try:
+                async with asyncio.timeout(max(0.0, deadline - loop.time()) / left):
+                    if origin.unix_path is not None:
+                        await loop.create_unix_connection(lambda: connection, origin.unix_path)  # noqa: B023
+                    else:
+                        name = origin.host if self._tls is not None else None
+                        await loop.create_connection(
+                            lambda: connection,  # noqa: B023 - called before the next turn
+                            address,
+                            origin.port,
+                            ssl=self._tls,
+                            server_hostname=name,
+                        )
+                ready = True
+                return connection
+            except OSError:  # a TimeoutError is one, too
+                if left == 1:
+                    raise
+            finally:
+                if not ready:
+                    # uvloop, stopped after `connection_made`, closes the socket and never says `connection_lost`.
+                    self.gone(connection)
+        raise OSError(f"{origin.host} has no address")
 
     # Told by the connections
 
@@ -292,6 +266,11 @@ class HttpUpstream:
             self._idle.popleft().drop()
         if self._idle:
             self._timer = loop.call_at(self._idle[0].idle_since + self._idle_seconds, self._expire)
+
+
+async def _addresses(loop: asyncio.AbstractEventLoop, origin: Origin) -> list[str]:
+    found = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[4][0]) for address in found))
 
 
 def _chunked(headers: Headers, body: bytes | AsyncIterable[bytes]) -> bool:

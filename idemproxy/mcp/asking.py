@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Callable
 
 from idemproxy.core.headers import to_upstream
+from idemproxy.core.hops import Hop
 from idemproxy.core.messages import Answer, Headers, Request
 from idemproxy.mcp.answers import response_of
 from idemproxy.mcp.calls import META_KEYS
@@ -30,9 +31,9 @@ _process = secrets.token_hex(4)
 
 
 class Asking:
-    def __init__(self, upstream: Upstream, host: bytes) -> None:
+    def __init__(self, upstream: Upstream, hop: Hop) -> None:
         self._upstream = upstream
-        self._host = host
+        self._hop = hop
 
     async def __call__(self, call: ToolCall, request: Request, learn: Callable[[str], object]) -> None:
         """Ask in the caller's name and session, page by page; hand each response to `learn`."""
@@ -54,7 +55,7 @@ class Asking:
         id = json.dumps(f"idemproxy-{_process}-{next(_numbers)}")
         body = _message(id, call, cursor)
         length = (b"Content-Length", str(len(body)).encode())
-        headers = to_upstream(_headers(request.headers), host=self._host, framing=length, own=frozenset())
+        headers = to_upstream(_headers(request.headers), hop=self._hop, framing=length, own=frozenset())
         sent = await self._upstream.send("POST", request.target, headers, body, timeout=SECONDS)
         if not isinstance(sent, Opened):
             return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from idemproxy import __version__
+from idemproxy.core.problems import Code
 from idemproxy.ports import Outcome
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -97,6 +98,12 @@ class Metrics:
             registry=registry,
             buckets=BATCH_SIZES,
         )
+        self.refusals = Counter(
+            "idemproxy_refusals",
+            "Requests refused by a limit or because they are not valid HTTP, by error code; see the limits.",
+            ["code"],
+            registry=registry,
+        )
         self.build = Gauge("idemproxy_build", "Always 1; the version is its label.", ["version"], registry=registry)
         self.build.labels(__version__).set(1)
         self.alike = frozenset({"idemproxy_build", "idemproxy_breaker_open"})
@@ -110,6 +117,9 @@ class Metrics:
             counter = self._outcomes[route, outcome] = self.exchanges.labels(route, outcome.value)
         counter.inc()
         self.exchange_seconds.observe(seconds)
+
+    def refused(self, code: Code) -> None:
+        self.refusals.labels(code.name).inc()
 
     def claimed(self, attempt: int) -> None:
         (self._first if attempt == 1 else self._again).inc()

@@ -6,6 +6,7 @@ import logging
 
 from idemproxy.core.identity import key_hash
 from idemproxy.core.policy import Operation
+from idemproxy.core.problems import Code
 from idemproxy.core.record import RecordId
 from idemproxy.operator.metrics import Metrics
 from idemproxy.operator.trace import trace_id
@@ -46,6 +47,9 @@ class Reporter:
 
     def unkeyed(self, operation: Operation) -> None:
         self._metrics.unkeyed.labels(operation.label).inc()
+
+    def refused(self, code: Code) -> None:
+        self._metrics.refused(code)
 
     def finished(self, exchange: Finished) -> None:
         self._metrics.exchange(exchange.operation.label, exchange.outcome, exchange.seconds)

@@ -473,7 +473,7 @@ async def test_an_answer_too_large_to_be_kept_is_delivered_whole_and_remembered(
 async def test_a_large_answer_that_breaks_off_is_cut_off_for_the_client_too(
     proxy: StartProxy, rows: asyncpg.Connection
 ) -> None:
-    answer = b"HTTP/1.1 201 Created\r\nContent-Length: 100000\r\n\r\n" + b"x" * 50000
+    answer = b"HTTP/1.1 201 Created\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 500000
     async with RawServer(closing_after(answer)) as upstream, proxy(upstream.url, max_stored_bytes="1000") as service:
         with pytest.raises(aiohttp.ClientError):
             await send(service)

@@ -124,7 +124,19 @@ async def post(port: int, key: bytes = b"k") -> tuple[int, Lines, bytes]:
     answer = await reader.read()
     writer.close()
     await writer.wait_closed()
-    return parse(answer)
+    status, lines, body = parse(answer)
+    return status, lines, joined(body) if (b"Transfer-Encoding", b"chunked") in lines else body
+
+
+def joined(chunks: bytes) -> bytes:
+    """The content of a chunked body: so comes an event stream, or what is too large for the buffer."""
+    body = b""
+    while chunks != b"0\r\n\r\n":
+        size, _, rest = chunks.partition(b"\r\n")
+        end = int(size, 16)
+        assert rest[end : end + 2] == b"\r\n"
+        body, chunks = body + rest[:end], rest[end + 2 :]
+    return body
 
 
 def without(lines: Lines, names: set[bytes]) -> Lines:

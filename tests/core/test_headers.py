@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,6 @@ from hypothesis import strategies as st
 from idemproxy.core.headers import (
     HOP_BY_HOP,
     NEVER_STORED,
-    VIA,
     decode,
     encode,
     looks_like,
@@ -18,16 +19,19 @@ from idemproxy.core.headers import (
     to_client,
     to_store,
     to_upstream,
+    trailers_to_upstream,
 )
+from idemproxy.core.hops import Forwarded, Hop
 from idemproxy.core.messages import Headers
 
 OWN = frozenset({b"idempotency-key", b"authorization"})
 HOST = (b"Host", b"api.test")
-LAST = (b"Via", VIA)
+HOP = Hop(authority=b"api.test", host=b"api.test", pseudonym=b"idemproxy-1", forwarded=Forwarded.KEEP)
+LAST = (b"Via", b"1.1 idemproxy-1")
 
 
 def sent(headers: Headers) -> Headers:
-    return to_upstream(headers, host=b"api.test", framing=None, own=OWN)
+    return to_upstream(headers, hop=HOP, framing=None, own=OWN)
 
 
 @pytest.mark.parametrize("name", sorted(HOP_BY_HOP))
@@ -97,20 +101,35 @@ def test_via_is_added_behind_those_of_earlier_proxies() -> None:
     assert sent(((b"Via", b"1.0 first"),)) == (HOST, (b"Via", b"1.0 first"), LAST)
 
 
-def test_host_expect_and_framing_are_the_proxys_own() -> None:
+def test_host_expect_and_framing_are_the_proxys_own_and_keep_their_places() -> None:
     lines = ((b"HOST", b"evil"), (b"Expect", b"100-continue"), (b"Content-Length", b"9"), (b"A", b"1"))
-    framed = to_upstream(lines, host=b"api.test", framing=(b"Content-Length", b"3"), own=OWN)
-    assert framed == (HOST, (b"A", b"1"), (b"Content-Length", b"3"), LAST)
+    framed = to_upstream(lines, hop=HOP, framing=(b"Content-Length", b"3"), own=OWN)
+    assert framed == ((b"HOST", b"api.test"), (b"Content-Length", b"3"), (b"A", b"1"), LAST)
+    recoded = to_upstream(lines, hop=HOP, framing=(b"Transfer-Encoding", b"chunked"), own=OWN)
+    assert recoded == ((b"HOST", b"api.test"), (b"A", b"1"), (b"Transfer-Encoding", b"chunked"), LAST)
+
+
+def test_the_clients_host_may_be_kept() -> None:
+    keeping = replace(HOP, host=None)
+    lines = ((b"A", b"1"), (b"hOST", b"shop.test"))
+    assert to_upstream(lines, hop=keeping, framing=None, own=OWN) == (*lines, LAST)
+    assert to_upstream(lines[:1], hop=keeping, framing=None, own=OWN) == (HOST, *lines[:1], LAST)
+
+
+def test_a_trailer_says_nothing_about_who_asks_what() -> None:
+    harmless = ((b"X-Sum", b"1"), (b"Server-Timing", b"a"))
+    names = (b"Authorization", b"Idempotency-Key", b"Idempotency_Key", b"Cookie", b"Content-Length", b"Host", b"TE")
+    assert trailers_to_upstream((*harmless, *((name, b"x") for name in names)), OWN) == harmless
 
 
 def test_the_key_may_be_replaced_in_its_place_added_or_taken_out() -> None:
     lines = ((b"A", b"1"), (b"idempotency-KEY", b"old"), (b"B", b"2"))
     key = (b"Idempotency-Key", b"new")
-    replaced = to_upstream(lines, host=b"api.test", framing=None, own=OWN, key=key)
+    replaced = to_upstream(lines, hop=HOP, framing=None, own=OWN, key=key)
     assert replaced == (HOST, (b"A", b"1"), (b"idempotency-KEY", b"new"), (b"B", b"2"), LAST)
-    added = to_upstream(lines[:1], host=b"api.test", framing=None, own=OWN, key=key)
+    added = to_upstream(lines[:1], hop=HOP, framing=None, own=OWN, key=key)
     assert added == (HOST, (b"A", b"1"), key, LAST)
-    without = to_upstream(lines, host=b"api.test", framing=None, own=OWN, drop_key=b"idempotency-key")
+    without = to_upstream(lines, hop=HOP, framing=None, own=OWN, drop_key=b"idempotency-key")
     assert without == (HOST, (b"A", b"1"), (b"B", b"2"), LAST)
 
 

@@ -16,7 +16,9 @@ import pytest
 import uvloop
 
 from idemproxy.core.messages import Headers
-from idemproxy.edge.upstream import HttpUpstream, Origin
+from idemproxy.edge import upstream
+from idemproxy.edge.origin import Origin
+from idemproxy.edge.upstream import HttpUpstream
 from idemproxy.ports import BodyLost, Interim, Loss, Lost, NotSent, Opened
 from tests.support.rawserver import Handler, RawServer, answering, closing_after, ok, read_request, resetting_after
 
@@ -254,7 +256,7 @@ class TestTheRequest:
             assert lost(await client.send("POST", b"/", CHUNKED, body(), timeout=2)) is Loss.DISCONNECTED
 
     @pytest.mark.parametrize("whole", [True, False])
-    async def test_stops_at_an_early_answer_whose_connection_is_not_reused(self, whole: bool) -> None:
+    async def test_stops_at_the_end_of_an_early_answer_whose_connection_is_not_reused(self, whole: bool) -> None:
         stopped = asyncio.Event()
         rest = asyncio.Event()
 
@@ -275,11 +277,57 @@ class TestTheRequest:
 
         async with serving(handler) as (_, client):
             opened = await client.send("POST", b"/", CHUNKED, body(), timeout=2)
-            assert stopped.is_set()
+            assert stopped.is_set() is whole
             rest.set()
             assert isinstance(opened, Opened)
             assert (opened.status, await read_all(opened)) == (413, b"no way")
+            await until(stopped.is_set)
             await until(lambda: client.open == 0)
+
+    async def test_goes_on_while_it_is_being_answered(self) -> None:
+        async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n")
+            for _ in range(3):
+                writer.write((await reader.readuntil(b"\r\n") + await reader.readuntil(b"\r\n"))[3:4])
+            await reader.readuntil(b"0\r\nX-Sum: 3\r\n\r\n")
+
+        turn: asyncio.Queue[bytes] = asyncio.Queue()
+
+        async def body() -> AsyncIterator[bytes]:
+            for _ in range(3):
+                yield await turn.get()
+
+        async with serving(echo) as (_, client):
+            turn.put_nowait(b"a")
+            headers = ((b"X-Sum", b"3"),)
+            opened = await client.send("POST", b"/", CHUNKED, body(), timeout=2, trailers=lambda: headers)
+            assert isinstance(opened, Opened)
+            assert await opened.body.read() == b"a"
+            turn.put_nowait(b"b")
+            assert await opened.body.read() == b"b"
+            turn.put_nowait(b"c")
+            assert await read_all(opened) == b"c"
+
+    async def test_may_take_longer_than_the_timeout_as_long_as_it_moves(self) -> None:
+        async def body() -> AsyncIterator[bytes]:
+            for _ in range(12):
+                yield b"x"
+                await asyncio.sleep(0.05)
+
+        async with serving(answering(ok())) as (_, client):
+            opened = await client.send("POST", b"/", CHUNKED, body(), timeout=0.4)
+            assert isinstance(opened, Opened)
+
+    async def test_goes_to_the_next_address_when_one_refuses(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def two(*_: object) -> list[str]:
+            return ["127.0.0.2", "127.0.0.1"]
+
+        monkeypatch.setattr(upstream, "_addresses", two)
+        async with RawServer(answering(ok())) as server:
+            client = Client(Origin.parse(f"http://localhost:{server.port}"))
+            assert (await client.whole())[1] == b"ok"
+            await client.close()
 
     async def test_of_bytes_that_is_answered_early_does_not_leave_its_rest_to_the_next(self) -> None:
         async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

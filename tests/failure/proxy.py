@@ -12,7 +12,7 @@ The other points lie outside of the process: in the client (A, J), in the upstre
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Callable
 from contextvars import ContextVar
 
 from idemproxy import service
@@ -38,10 +38,11 @@ class StoppingUpstream(HttpUpstream):
         *,
         timeout: float,
         interim: Interim | None = None,
+        trailers: Callable[[], Headers] | None = None,
     ) -> Opened | NotSent | Lost:
         _key.set((header_value(headers, b"idempotency-key") or b"").decode())
         await at("C", _key.get())
-        return await super().send(method, target, headers, body, timeout=timeout, interim=interim)
+        return await super().send(method, target, headers, body, timeout=timeout, interim=interim, trailers=trailers)
 
     async def _connect(self, loop: asyncio.AbstractEventLoop, deadline: float) -> Connection | NotSent:
         connected = await super()._connect(loop, deadline)

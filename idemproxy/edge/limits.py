@@ -1,0 +1,42 @@
+"""What one client, and all of them together, may ask of this process. docs/limits.md is the table for operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KIB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimits:
+    max_connections: int = 8192
+    max_in_flight: int = 1024
+    max_request_bytes: int = 10 * KIB * KIB
+    """The whole body of a guarded request: it is held in memory until it has been claimed and sent."""
+    max_head_bytes: int = 32 * KIB
+    max_header_bytes: int = 8 * KIB
+    """One header line; also one line of a trailer."""
+    max_target_bytes: int = 8 * KIB
+    max_headers: int = 128
+    head_seconds: float = 10.0
+    """From the first byte of a request's head to its last."""
+    body_seconds: float = 60.0
+    """For the whole body of a guarded request, and for each next piece of a body that streams through."""
+    idle_seconds: float = 75.0
+    """Between two requests: longer than the minute after which common load balancers drop an idle connection."""
+
+
+MAX_CHUNK_LINE_BYTES = 256
+"""A chunk's size and its extension: sixteen digits are enough for any size, and extensions are hardly ever sent."""
+MAX_CHUNK_EXTENSION_BYTES = 16 * KIB
+"""All extensions of one body: they carry nothing to the API, so they must not become most of the traffic."""
+READ_AHEAD_BYTES = 256 * KIB
+"""Of a body, or of pipelined requests: one read of the event loop; pausing any earlier could not hold less."""
+WRITE_STALL_SECONDS = 60.0
+"""A client that takes nothing for so long is not reading any more: its place goes to another."""
+LINGER_SECONDS = 2.0
+"""A connection closed with bytes unread is reset, and the reset may overtake the refusal: they are read for so long."""
+TUNNEL_IDLE_SECONDS = 3600.0
+"""A client that says nothing on a WebSocket for so long has gone: real ones send a ping every minute or so."""
+MAX_LINGERING = 256
+"""Above this, refused connections are closed at once: refusing must not become a way to hold many."""

@@ -1,0 +1,107 @@
+"""An answer that flows to the client while it is recorded.
+
+What is short is read whole, settled, and only then answered. An event stream, or what does not fit into the buffer,
+cannot wait for its end: its client hears it live. What such a client never sees before it has been settled is the
+*end*: the last byte of an answer with a length, the last chunk of one without. An answer that looks whole is on
+record, live or not.
+
+The recording goes on when the client leaves, and waits while the client reads more slowly than the upstream writes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from idemproxy.core.messages import Headers, header_value
+from idemproxy.core.replies import STORED_FALSE
+from idemproxy.pipe import Pipe
+from idemproxy.ports import Opened
+
+BUFFER_BYTES = 256 * 1024
+"""An answer up to this size is held until it has been settled: nearly all are, and their refusal can still be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveReply:
+    """A reply whose body is still arriving. `length` is the upstream's Content-Length, None when it gave none."""
+
+    status: int
+    reason: bytes
+    headers: Headers
+    length: int | None
+    pipe: Pipe
+
+
+class Recording:
+    """Reads an answer's body, keeps it as long as it may be kept, and hands it on if it has to go live."""
+
+    def __init__(self, opened: Opened, max_stored_bytes: int) -> None:
+        self._opened = opened
+        self._max = max_stored_bytes
+        length = header_value(opened.headers, b"content-length")
+        self._length = int(length) if length is not None else None
+        self._size = 0
+        self._pieces: list[bytes] = []
+        self._held = b""
+        self._known_not_to_fit = False
+        self.pipe = Pipe()
+
+    @property
+    def fits(self) -> bool:
+        """Whether it can be kept, as far as is known."""
+        return max(self._size, self._length or 0) <= self._max
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self._pieces)
+
+    async def whole(self) -> bool:
+        """Read the answer; False when it has to go live before its end. Raises BodyLost."""
+        if self._is_event_stream():
+            return False
+        while piece := await self._opened.body.read():
+            self._take(piece)
+            if self._size > BUFFER_BYTES:
+                return False
+        return True
+
+    def _is_event_stream(self) -> bool:
+        media_type = (header_value(self._opened.headers, b"content-type") or b"").partition(b";")[0]
+        has_body = self._length != 0 and self._opened.status not in (204, 304)
+        return has_body and media_type.strip(b" \t").lower() == b"text/event-stream"
+
+    def _take(self, piece: bytes) -> None:
+        self._size += len(piece)
+        self._pieces.append(piece)
+
+    def go_live(self, headers: Headers) -> LiveReply:
+        self._known_not_to_fit = not self.fits
+        if self._known_not_to_fit:
+            headers = (*headers, STORED_FALSE)
+        return LiveReply(self._opened.status, self._opened.reason, headers, self._length, self.pipe)
+
+    async def play(self) -> None:
+        """Hand on everything but the end, and keep it as long as it fits. Raises BodyLost."""
+        for n, piece in enumerate(self._pieces):
+            await self._hand_on(piece, last=n == len(self._pieces) - 1 and self._size == self._length)
+        while True:
+            if not self.fits:
+                self._pieces.clear()
+            piece = await self._opened.body.read()
+            if not piece:
+                return
+            self._take(piece)
+            await self._hand_on(piece, last=self._size == self._length)
+
+    async def _hand_on(self, piece: bytes, *, last: bool) -> None:
+        if last:
+            piece, self._held = piece[:-1], piece[-1:]
+        if piece:
+            await self.pipe.put(piece)
+
+    async def finish(self, *, stored: bool) -> None:
+        """Let the client see the end, and in a trailer what the head could not know: that it is not stored."""
+        if self._held:
+            await self.pipe.put(self._held)
+        said = self._known_not_to_fit or (stored and self.fits)
+        self.pipe.end(trailers=() if said else (STORED_FALSE,))

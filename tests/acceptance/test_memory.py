@@ -1,0 +1,99 @@
+"""Bodies of any size pass in bounded memory: measured on the real process."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.support.process import Proxy, running
+from tests.support.rawserver import RawServer
+from tests.support.wire import connected
+
+MIB = 1024 * 1024
+SIZE = 1024 * MIB
+PIECE = b"x" * MIB
+GROWTH = 64 * MIB
+
+
+def resident(proxy: Proxy) -> int:
+    """The most memory that the process has had at any time, in bytes."""
+    status = Path(f"/proc/{proxy.process.pid}/status").read_text()
+    [line] = [line for line in status.splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1]) * 1024
+
+
+async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Takes all that is sent, and gives as much when asked with GET."""
+    while True:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if head.startswith(b"GET"):
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % SIZE)
+            for _ in range(SIZE // MIB):
+                writer.write(PIECE)
+                await writer.drain()
+        else:
+            left = SIZE
+            while left:
+                piece = await reader.read(MIB)
+                assert piece
+                left -= len(piece)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwhole")
+
+
+@pytest.fixture(autouse=True)
+def _on_linux() -> None:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("memory is measured in /proc")
+
+
+async def test_a_gibibyte_up_and_a_gibibyte_down(database: str) -> None:
+    async with (
+        RawServer(serve) as upstream,
+        running(upstream=upstream.url, database_url=database) as proxy,
+    ):
+        before = resident(proxy)
+        async with connected(proxy.port) as wire:
+            await wire.say(b"PUT /up HTTP/1.1\r\nHost: api\r\nContent-Length: %d\r\n\r\n" % SIZE)
+            for _ in range(SIZE // MIB):
+                await wire.say(PIECE)
+            assert (await wire.answer())[1] == b"whole"
+        async with connected(proxy.port) as wire:
+            await wire.say(b"GET /down HTTP/1.1\r\nHost: api\r\n\r\n")
+            await wire.head()
+            left = SIZE
+            while left:
+                piece = await wire.reader.read(MIB)
+                assert piece
+                left -= len(piece)
+        assert resident(proxy) - before < GROWTH
+
+
+async def test_back_pressure_reaches_both_ends(database: str) -> None:
+    """A client that does not read holds the upstream back, and an upstream that does not read holds the client back."""
+
+    async def stuck(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % SIZE)
+        try:
+            while True:
+                writer.write(PIECE)
+                await writer.drain()
+                written[0] += 1
+        finally:
+            writer.transport.abort()
+
+    written = [0]
+    async with (
+        RawServer(stuck) as upstream,
+        running(upstream=upstream.url, database_url=database) as proxy,
+        connected(proxy.port) as wire,
+    ):
+        await wire.say(b"GET /down HTTP/1.1\r\nHost: api\r\n\r\n")
+        await wire.head()
+        before = -1
+        while before != written[0]:  # until it stands still
+            before = written[0]
+            await asyncio.sleep(0.3)
+        assert before < 64
