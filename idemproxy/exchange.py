@@ -331,6 +331,9 @@ class Exchange:
             await self.settler.settle(lease, Settlement.MARK_UNKNOWN)
             recording.pipe.end(broken)
             return
+        except BaseException:
+            recording.pipe.end(BodyLost(Lost(Loss.DISCONNECTED, "the recording was given up")))
+            raise
         said = steering(opened.headers)
         answer = Answer(opened.status, opened.reason, to_client(opened.headers), recording.body)
         if recording.fits:

@@ -22,6 +22,7 @@ from idemproxy.core.hops import Hop
 from idemproxy.core.identity import key_hash
 from idemproxy.core.policy import JwtScope
 from idemproxy.edge.breaker import Breaker
+from idemproxy.edge.limits import allow_files
 from idemproxy.edge.origin import Origin
 from idemproxy.edge.server import DataServer
 from idemproxy.edge.upstream import HttpUpstream
@@ -150,6 +151,7 @@ class Service:
 
     async def _listen_data(self) -> None:
         loop = asyncio.get_running_loop()
+        allow_files(self._settings.max_connections)
         listener = (
             socket.socket(fileno=self._inherited.data_fd)
             if self._inherited

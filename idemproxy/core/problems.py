@@ -365,7 +365,7 @@ class Code(Enum):
     )
     UNSUPPORTED_TRANSFER_CODING = Words(
         501,
-        INVALID_REQUEST,
+        API_ERROR,
         "Transfer coding not supported",
         "The body is sent with a transfer coding other than chunked. Nothing was executed.",
         False,
@@ -374,7 +374,7 @@ class Code(Enum):
     )
     HTTP_VERSION_NOT_SUPPORTED = Words(
         505,
-        INVALID_REQUEST,
+        API_ERROR,
         "HTTP version not supported",
         "The request is not HTTP/1.1 or HTTP/1.0. Nothing was executed.",
         False,

@@ -11,6 +11,7 @@ import logging
 import socket
 import struct
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import cast
 
 from idemproxy.core.problems import Code, Problem
@@ -24,6 +25,7 @@ from idemproxy.tasks import Tasks
 log = logging.getLogger("idemproxy.http")
 
 SHED_RETRY_SECONDS = 1
+ALLOW = (b"Allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
 
 
 Handler = Callable[[ClientRequest], Awaitable[bool]]
@@ -42,14 +44,12 @@ class Clients:
         """In the order in which they became idle."""
         self.lingering: set[ClientConnection] = set()
         self.tasks = Tasks()
+        self.active = 0
+        """Requests under way."""
         self.closing = False
 
     def __call__(self) -> ClientConnection:
         return ClientConnection(self)
-
-    @property
-    def active(self) -> int:
-        return len(self.tasks)
 
     def admit(self, connection: ClientConnection) -> bool:
         """Count a new connection in; at the limit, at the expense of the one that has been idle the longest."""
@@ -210,6 +210,7 @@ class ClientConnection(asyncio.Protocol):
             self._skip_empty_line = True
             self._request = request = ClientRequest(self, head, limits)
             self._unread = rest if request.received else request.feed(rest) or b""
+            self._clients.active += 1
             self._clients.tasks.spawn(self._serve(request), "request")
 
     def _wait_for_head(self, limits: ClientLimits) -> None:
@@ -240,6 +241,7 @@ class ClientConnection(asyncio.Protocol):
             keep_alive = await self._clients.handler(request)
         finally:
             self._request = None
+            self._clients.active -= 1
             if self._transport.is_closing():
                 pass
             elif not keep_alive or self._clients.closing:
@@ -255,6 +257,8 @@ class ClientConnection(asyncio.Protocol):
         shed = refused.code in (Code.TOO_MANY_CONNECTIONS, Code.TOO_MANY_REQUESTS_IN_FLIGHT)
         problem = Problem(refused.code, retry_after=SHED_RETRY_SECONDS if shed else None)
         reply = refusal(problem, guarded=False)
+        if refused.code is Code.METHOD_NOT_ALLOWED:
+            reply = replace(reply, headers=(*reply.headers, ALLOW))
         self._transport.write(whole_reply(reply, method=method, minor=1, keep_alive=False))
         self._close_gently(unread=True)
 

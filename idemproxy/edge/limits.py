@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import resource
 from dataclasses import dataclass
+
+log = logging.getLogger("idemproxy")
 
 KIB = 1024
 
@@ -40,3 +44,20 @@ TUNNEL_IDLE_SECONDS = 3600.0
 """A client that says nothing on a WebSocket for so long has gone: real ones send a ping every minute or so."""
 MAX_LINGERING = 256
 """Above this, refused connections are closed at once: refusing must not become a way to hold many."""
+OTHER_FILES = 512
+"""Connections to the upstream (256) and to the store, the operator port, and room to spare."""
+
+
+def allow_files(max_connections: int) -> None:
+    """Raise this process's own limit of open files: the usual 1024 is far below what it can serve."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = max_connections + OTHER_FILES
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        log.warning(
+            "only %d files may be open, too few for IDEMPROXY_MAX_CONNECTIONS=%d; raise `ulimit -n` or lower it",
+            hard,
+            max_connections,
+        )
+        needed = hard
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

@@ -15,7 +15,6 @@ from typing import Any
 
 import asyncpg
 
-from idemproxy.core import headers as header_lines
 from idemproxy.core.messages import Answer
 from idemproxy.core.record import Claim, Completed, Expired, Found, Lease, RecordId, Running, Unknown
 from idemproxy.core.replies import reason
@@ -25,6 +24,7 @@ from idemproxy.store.batch import CALL_SECONDS, BadItem, Batcher
 from idemproxy.store.cache import Cache, now
 from idemproxy.store.connect import Primary
 from idemproxy.store.errors import BAD_DATA, LOST_CONNECTION, WORTH_ANOTHER_TRY
+from idemproxy.store.packing import LARGE_BYTES, pack, unpack
 from idemproxy.tasks import Tasks
 
 ACQUIRE_SECONDS = 0.5
@@ -290,13 +290,14 @@ class PostgresStore:
 
     async def _run_completions(self, items: Sequence[tuple[Lease, Answer, bool]]) -> Sequence[bool]:
         ordered = sorted(items, key=lambda item: item[0].claim.id)
+        packed = [await _packed(answer) if kept else (None, None) for _, answer, kept in ordered]
         rows = await self._execute(
             "complete",
             *_lease_columns([lease for lease, _, _ in ordered]),
             [lease.claim.ttl_seconds for lease, _, _ in ordered],
             [answer.status for _, answer, _ in ordered],
-            [header_lines.encode(answer.headers) if kept else None for _, answer, kept in ordered],
-            [answer.body if kept else None for _, answer, kept in ordered],
+            [headers for headers, _ in packed],
+            [body for _, body in packed],
         )
         done = {row["token"] for row in rows}
         return [lease.claim.token in done for lease, _, _ in items]
@@ -390,4 +391,10 @@ def _answer(row: asyncpg.Record) -> Answer | None:
     if row["body"] is None:
         return None
     status = row["status"]
-    return Answer(status, reason(status), header_lines.decode(row["headers"]), row["body"])
+    return Answer(status, reason(status), *unpack(row["headers"], row["body"]))
+
+
+async def _packed(answer: Answer) -> tuple[bytes, bytes]:
+    if len(answer.body) >= LARGE_BYTES:
+        return await asyncio.to_thread(pack, answer.headers, answer.body)
+    return pack(answer.headers, answer.body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,42 @@ async def test_back_pressure_reaches_both_ends(database: str) -> None:
             before = written[0]
             await asyncio.sleep(0.3)
         assert before < 64
+
+
+async def test_a_crowd_of_the_largest_writes_stays_within_the_formula(database: str) -> None:
+    """The formula of docs/limits.md, with small numbers in it."""
+    connections, in_flight, request, stored, cached = 128, 16, 2 * MIB, MIB, 8 * MIB
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(request)
+            writer.write(b"HTTP/1.1 201 Created\r\nContent-Length: %d\r\n\r\n" % stored + b"y" * stored)
+
+    limits = {
+        "max_connections": str(connections),
+        "max_in_flight": str(in_flight),
+        "max_request_bytes": str(request),
+        "max_stored_bytes": str(stored),
+        "cache_bytes": str(cached),
+    }
+    async with (
+        RawServer(answer) as upstream,
+        running(upstream=upstream.url, database_url=database, **limits) as proxy,
+    ):
+        answers = await asyncio.gather(*(_write(proxy, n, request) for n in range(100)))
+        assert set(answers) == {b"201", b"503"}
+        assert answers.count(b"201") >= in_flight
+        formula = 100 * MIB + cached + connections * (2 + 32) * 1024 + in_flight * (2 * MIB + 2 * request + 2 * stored)
+        assert resident(proxy) < formula
+
+
+async def _write(proxy: Proxy, n: int, size: int) -> bytes:
+    async with connected(proxy.port) as wire:
+        await wire.say(
+            b"POST /orders HTTP/1.1\r\nHost: api\r\nAuthorization: Bearer ada\r\n"
+            b"Idempotency-Key: order-%d\r\nContent-Length: %d\r\n\r\n" % (n, size)
+        )
+        with contextlib.suppress(ConnectionError):  # refused before all of it was sent; the answer says so
+            await wire.say(b"x" * size)
+        return (await wire.answer())[0][9:12]

@@ -300,6 +300,13 @@ async def test_84_when_none_is_idle_new_connections_are_told_to_come_back(proxy:
             assert (await client.answer())[0] == 201
 
 
+async def test_the_next_on_a_connection_takes_the_place_of_the_one_before(proxy: StartProxy) -> None:
+    async with orders_api() as orders, proxy(orders.url, max_in_flight="1") as service:
+        client = await say(service, (GET + b"\r\n") * 3)
+        assert [(await client.answer())[0] for _ in range(3)] == [201, 201, 201]
+        assert orders.executions == 3
+
+
 async def test_more_requests_than_fit_are_told_to_come_back(proxy: StartProxy) -> None:
     async with orders_api() as orders, proxy(orders.url, max_in_flight="2") as service:
         orders.gate.clear()

@@ -13,6 +13,7 @@ from tests.conftest import StartProxy
 from tests.support.ledger_tools import AGENT, Recorded, agent, guarded, key
 
 OF_THE_CONNECTION = {b"host", b"via", b"connection", b"keep-alive", b"transfer-encoding", b"date"}
+OF_THE_CONNECTION |= {b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"}
 
 
 def as_seen(requests: list[Recorded]) -> list[tuple[str, list[tuple[bytes, bytes]], bytes]]:
