@@ -40,6 +40,7 @@ from idemproxy.siblings import Inherited, Siblings
 from idemproxy.startup import bind, open_database, prepare_schema, refused
 from idemproxy.store.cache import Cache
 from idemproxy.store.connect import Primary
+from idemproxy.store.known import Known
 from idemproxy.store.postgres import PostgresStore, open_pool
 from idemproxy.store.purges import Purges
 from idemproxy.store.steps import Steps
@@ -87,9 +88,8 @@ class Service:
             raise refused(failure) from failure
         cache = Cache(settings.cache_bytes)
         self.metrics.cache_bytes.set_function(lambda: cache.bytes)
-        self.store = PostgresStore(
-            self.pool, self.metrics.statement, self.metrics.store_failed, cache, self.metrics.cache_hits.inc
-        )
+        known = Known(cache, self.metrics.cache_hits.inc)
+        self.store = PostgresStore(self.pool, self.metrics.statement, self.metrics.store_failed, known)
         self._stack.push_async_callback(self.store.close)
         self._stack.push_async_callback(self.tasks.cancel)
         if settings.cache_bytes and not settings.pooled:

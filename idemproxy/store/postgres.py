@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import asyncpg
@@ -21,9 +20,10 @@ from idemproxy.core.replies import reason
 from idemproxy.ports import StoreUnavailable
 from idemproxy.store import queries
 from idemproxy.store.batch import CALL_SECONDS, BadItem, Batcher
-from idemproxy.store.cache import Cache, now
+from idemproxy.store.cache import now
 from idemproxy.store.connect import Primary
 from idemproxy.store.errors import BAD_DATA, LOST_CONNECTION, WORTH_ANOTHER_TRY
+from idemproxy.store.known import Known
 from idemproxy.store.packing import LARGE_BYTES, pack, unpack
 from idemproxy.tasks import Tasks
 
@@ -71,18 +71,13 @@ async def open_pool(dsn: str, statement_cache_size: int, *, min_size: int = 1) -
 
 
 class PostgresStore:
-    def __init__(
-        self, pool: asyncpg.Pool, timed: Timed, failed: Callable[[], None], cache: Cache, hit: Callable[[], None]
-    ) -> None:
+    def __init__(self, pool: asyncpg.Pool, timed: Timed, failed: Callable[[], None], known: Known) -> None:
         self._pool = pool
         self._timed = timed
         self._failed = failed
-        self._cache = cache
-        self._hit = hit
-        # The claims under way and the leases held in this process, each until when it is known to be: duplicates
-        # that arrive here learn from them what Postgres would say, without asking it.
+        self._known = known
+        # Duplicates of a claim under way wait for it, and learn from `known` what came of it.
         self._claiming: dict[RecordId, asyncio.Future[Found]] = {}
-        self._held: dict[RecordId, tuple[Lease, float]] = {}
         self._tasks = Tasks()
         self._sql = queries.load()
         self._claims = Batcher(
@@ -114,26 +109,11 @@ class PostgresStore:
     # The calls: one item each, batched behind the scenes.
 
     async def claim(self, claim: Claim) -> Found:
-        known = self._known(claim)
+        known = self._known.look(claim)
         if known is None and claim.id in self._claiming:
             await asyncio.wait({self._claiming[claim.id]}, timeout=CALL_SECONDS)
-            known = self._known(claim)
+            known = self._known.look(claim)
         return known if known is not None else await self._ask(claim)
-
-    def _known(self, claim: Claim) -> Found | None:
-        """What this process can say of the record by itself."""
-        if claim.id in self._held:
-            lease, until = self._held[claim.id]
-            left = until - now()
-            if left > 0:
-                return (
-                    lease if lease.claim == claim else Running(lease.claim.token, lease.claim.fingerprint, False, left)
-                )
-            del self._held[claim.id]
-        completed = self._cache.get(claim.id) if self._cache.trusted else None
-        if completed is not None:
-            self._hit()
-        return completed
 
     async def _ask(self, claim: Claim) -> Found:
         started = now()
@@ -143,67 +123,54 @@ class PostgresStore:
             found = await asked
         except StoreUnavailable:
             self._release_later(claim)
-            reserve = self._cache.get(claim.id)
+            reserve = self._known.reserve(claim.id)
             if reserve is None:
                 raise
-            self._hit()
             return reserve
         finally:
             if self._claiming.get(claim.id) is asked:
                 del self._claiming[claim.id]
-        return self._hold(found, started)
+        return self._won(found, started)
 
-    def _hold(self, found: Found, started: float) -> Found:
+    def _won(self, found: Found, started: float) -> Found:
         if isinstance(found, Lease):
-            self._held[found.claim.id] = (found, started + found.claim.lease_seconds)
+            self._known.hold(found, started)
         return found
 
     async def take_over(self, claim: Claim, seen: bytes) -> Found:
         started = now()
-        return self._hold(await self._take_overs.submit((claim, seen)), started)
+        return self._won(await self._take_overs.submit((claim, seen)), started)
 
     async def renew(self, lease: Lease) -> bool:
         started = now()
         renewed = await self._renewals.submit(lease)
-        if self._holds(lease):
-            if renewed:
-                self._hold(lease, started)
-            else:
-                del self._held[lease.claim.id]
+        if not renewed:
+            self._known.let_go(lease)
+        elif self._known.holds(lease):  # and was not settled meanwhile
+            self._known.hold(lease, started)
         return renewed
 
     async def complete(self, lease: Lease, answer: Answer, *, kept: bool) -> bool:
         started = now()
-        claim = lease.claim
         try:
             done = await self._completions.submit((lease, answer, kept))
             if done and kept:
-                stored = replace(answer, reason=reason(answer.status))  # the phrase is not kept
-                completed = Completed(claim.token, claim.fingerprint, answer.status, stored)
-                self._cache.put(claim.id, completed, started + claim.ttl_seconds)
+                self._known.completed(lease, answer, started)
             return done
         finally:
-            self._let_go(lease)
+            self._known.let_go(lease)
 
     async def mark_unknown(self, lease: Lease) -> bool:
         try:
             return await self._unknowns.submit(lease)
         finally:
-            self._let_go(lease)
+            self._known.let_go(lease)
 
     async def release(self, lease: Lease) -> bool:
         try:
             return await self._releases.submit(lease)
         finally:
-            self._let_go(lease)
-
-    def _holds(self, lease: Lease) -> bool:
-        held = self._held.get(lease.claim.id)
-        return held is not None and held[0].claim.token == lease.claim.token
-
-    def _let_go(self, lease: Lease) -> None:
-        if self._holds(lease):
-            del self._held[lease.claim.id]
+            self._known.let_go(lease)
 
     async def ready(self) -> bool:
         """Whether the store answers right now, and is writable."""
@@ -275,8 +242,7 @@ class PostgresStore:
         for row in rows:
             claim = claims[row["n"]]
             found[claim.token] = fact = _fact(row, claim)
-            if isinstance(fact, Completed):
-                self._cache.put(claim.id, fact, started - row["expired_since"])
+            self._known.read(claim.id, fact, started - row["expired_since"])
         return [claim for claim in claims if claim.token not in found]
 
     async def _run_renewals(self, leases: Sequence[Lease]) -> Sequence[bool]:

@@ -13,6 +13,7 @@ import asyncpg
 from idemproxy.core.messages import Answer
 from idemproxy.core.record import Claim, RecordId
 from idemproxy.store.cache import Cache
+from idemproxy.store.known import Known
 from idemproxy.store.postgres import PostgresStore, open_pool
 from tests.support.pgbouncer import PgBouncer
 
@@ -74,7 +75,8 @@ async def pool_on(dsn: str) -> asyncpg.Pool:
 async def store_on(dsn: str, noted: Noted | None = None, cache: Cache | None = None) -> AsyncIterator[PostgresStore]:
     noted = noted or Noted()
     pool = await pool_on(dsn)
-    store = PostgresStore(pool, noted.succeeded, noted.failed, Cache(0) if cache is None else cache, noted.hit)
+    known = Known(Cache(0) if cache is None else cache, noted.hit)
+    store = PostgresStore(pool, noted.succeeded, noted.failed, known)
     try:
         yield store
     finally:
