@@ -88,12 +88,12 @@ async def test_sigterm_drains_all_of_them(database: str) -> None:
         orders.gate.clear()
         async with aiohttp.ClientSession() as client:
             writes = [asyncio.create_task(post(client, proxy, f"key-{key}")) for key in range(6)]
-            await until(lambda: orders.executions == 6, "all writes have reached the API")
+            await until(lambda: orders.executions == 6, "all writes have reached the API", 60)
             proxy.signal(signal.SIGTERM)
-            await until(lambda: proxy.output.count("draining") == int(WORKERS), "all are draining")
+            await until(lambda: proxy.output.count("draining") == int(WORKERS), "all are draining", 60)
             orders.gate.set()
             assert [await write for write in writes] == [(201, "false")] * 6
-        assert await proxy.exit_code() == 0
+        assert await proxy.exit_code(60) == 0
         assert not alive(pids)
 
 
