@@ -99,7 +99,8 @@ def run(**flags: str | None) -> None:
         given = inherited(os.environ)
         if given is None and chosen.workers > 1:
             return await Workers(chosen, sys.argv[1:]).serve()
-        async with Service(chosen, given) as service:
+        documents = {name: Path(copy) for name, copy in given.documents.items()} if given else {}
+        async with Service(chosen.model_copy(update=documents), given) as service:
             return await service.serve()
 
     run_loop(main())

@@ -37,7 +37,7 @@ from idemproxy.operator.reporter import Reporter
 from idemproxy.ports import Upstream
 from idemproxy.settings import Settings
 from idemproxy.siblings import Inherited, Siblings
-from idemproxy.startup import bind, open_database, prepare_schema, refused
+from idemproxy.startup import bind, open_database, prepare_schema, refused, tell_refused
 from idemproxy.store.cache import Cache
 from idemproxy.store.connect import Primary
 from idemproxy.store.known import Known
@@ -202,15 +202,15 @@ class Service:
         """Read the contract again. Requests under way keep the policy they began with."""
         settings = self._settings
         try:
-            await asyncio.to_thread(self.contract.reload)
             if self.tools is not None and settings.mcp_contract is not None:
                 declared = await asyncio.to_thread(declared_tools, settings.mcp_contract, settings.policy())
+                await asyncio.to_thread(self.contract.reload)
                 self.tools.tools.declare(declared)
                 log.info("%d tools of the contract reloaded", len(declared))
+            else:
+                await asyncio.to_thread(self.contract.reload)
         except ContractError as refused:
-            for fault in refused.faults:
-                log.error("contract: %s", fault)
-            log.error("contract not reloaded: the one from before stays in force")
+            tell_refused(refused)
         else:
             self._tell_contract("contract reloaded")
 

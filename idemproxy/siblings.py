@@ -34,6 +34,8 @@ class Inherited:
     """Nothing is ever written to it: its end says that the parent is gone."""
     siblings: str
     database_url: str
+    documents: dict[str, str]
+    """The parent's copies of the documents, by the names of their settings."""
 
 
 def inherited(environment: Mapping[str, str]) -> Inherited | None:

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import asyncpg
 
+from idemproxy.contract.live import ContractError
 from idemproxy.settings import Settings
 from idemproxy.store import queries
 from idemproxy.store.connect import Primary
@@ -120,6 +121,12 @@ async def connected(dsn: str, settings: Settings) -> AsyncIterator[asyncpg.Conne
         raise refused(failure) from failure
     finally:
         await connection.close(timeout=CONNECT_SECONDS)
+
+
+def tell_refused(refused: ContractError) -> None:
+    for fault in refused.faults:
+        log.error("contract: %s", fault)
+    log.error("contract not reloaded: the one from before stays in force")
 
 
 def refused(failure: BaseException) -> StartError:

@@ -17,10 +17,13 @@ import tempfile
 from asyncio.subprocess import Process
 from contextlib import AsyncExitStack
 from dataclasses import asdict
+from pathlib import Path
 
+from idemproxy.contract.live import ContractError
 from idemproxy.settings import Settings
 from idemproxy.siblings import VARIABLE, Inherited
-from idemproxy.startup import bind, bind_shared, open_database, prepare_schema
+from idemproxy.snapshots import Snapshots
+from idemproxy.startup import bind, bind_shared, open_database, prepare_schema, tell_refused
 from idemproxy.tasks import Tasks
 
 log = logging.getLogger("idemproxy")
@@ -45,10 +48,12 @@ class Workers:
     async def serve(self) -> int:
         """Run until a signal, or until a worker says that it cannot start; the exit code is the worst of theirs."""
         async with AsyncExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="idemproxy-"))
+            self._snapshots = Snapshots(self._settings, Path(folder))
+            self._snapshots.take()
             dsn = await open_database(self._settings, stack)
             if risk := await prepare_schema(dsn, self._settings):
                 log.warning("IDEMPROXY_DATABASE_URL: %s", risk)
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="idemproxy-"))
             data = bind_shared(self._settings.listen, "IDEMPROXY_LISTEN", self._settings.workers)
             admin = bind(self._settings.admin_listen, "IDEMPROXY_ADMIN_LISTEN")
             sockets = [*data, admin]
@@ -60,7 +65,9 @@ class Workers:
             log.info("%d workers before %s on %s", len(data), self._settings.upstream, self._settings.listen)
             keepers = []
             for number, listener in enumerate(data):
-                given = Inherited(number, listener.fileno(), admin.fileno(), parent_end, folder, dsn)
+                given = Inherited(
+                    number, listener.fileno(), admin.fileno(), parent_end, folder, dsn, self._snapshots.paths
+                )
                 keepers.append(self._tasks.spawn(self._keep(given), f"worker {number}"))
             await self._stopping.wait()
             # A connection that arrives now must be refused, not wait for a worker that has stopped to accept.
@@ -74,7 +81,16 @@ class Workers:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
-        loop.add_signal_handler(signal.SIGHUP, self._tell, signal.SIGHUP)
+        loop.add_signal_handler(signal.SIGHUP, lambda: self._tasks.spawn(self._reload(), "reload the contract"))
+
+    async def _reload(self) -> None:
+        """The workers are told only of documents that all of them can enforce."""
+        try:
+            await asyncio.to_thread(self._snapshots.take)
+        except ContractError as refused:
+            tell_refused(refused)
+        else:
+            self._tell(signal.SIGHUP)
 
     def _stop(self) -> None:
         """Once: drain. Twice: hurry. The workers know the difference."""

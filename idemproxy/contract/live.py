@@ -25,6 +25,14 @@ class ContractError(Exception):
         self.faults = [f"{source}: {finding}" for finding in findings]
         super().__init__("\n".join(self.faults))
 
+    @classmethod
+    def of(cls, faults: list[str]) -> ContractError:
+        """Those of several documents."""
+        error = cls(Path(), [])
+        error.faults = faults
+        error.args = ("\n".join(faults),)
+        return error
+
 
 @dataclass(frozen=True, slots=True)
 class InForce:

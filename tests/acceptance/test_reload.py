@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -122,3 +123,40 @@ async def test_a_bad_document_stops_run_and_check_with_every_fault(database: str
         admin_listen="127.0.0.1:0",
     )
     assert (checked.code, checked.err) == (0, "")
+
+
+def workers_of(proxy: Proxy) -> list[int]:
+    pid = proxy.process.pid
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+async def test_a_worker_that_is_started_again_enforces_what_its_siblings_do(database: str, tmp_path: Path) -> None:
+    contract = Path(write(tmp_path, DOCUMENT))
+    async with (
+        orders_api() as orders,
+        running(upstream=orders.url, database_url=database, contract=str(contract), workers="2") as proxy,
+    ):
+        await until(lambda: proxy.output.count("contract in force") == 2, "both workers serve", 60)
+        put(contract, DOCUMENT.replace("/v1", "/v2"))
+        proxy.signal(signal.SIGHUP)
+        await until(lambda: proxy.output.count("contract reloaded") == 2, "both have the new contract", 30)
+        await reload(proxy, contract, BROKEN, "contract not reloaded")
+        assert proxy.output.count("contract not reloaded") == 1, "it is told once, not by each worker"
+        assert str(contract) in proxy.output
+
+        for worker in workers_of(proxy):
+            os.kill(worker, signal.SIGKILL)
+        await until(lambda: proxy.output.count("contract in force") == 4, "both were started again", 60)
+        for _ in range(4):
+            assert await post(proxy, "/v2/orders") == (400, "key_idempotent")
+        proxy.signal(signal.SIGTERM)
+        assert await proxy.exit_code(30) == 0
+
+
+async def test_a_bad_document_is_told_once_however_many_workers_there_are(database: str, tmp_path: Path) -> None:
+    where = {"listen": "127.0.0.1:0", "admin_listen": "127.0.0.1:0", "workers": "3"}
+    bad = write(tmp_path, BROKEN)
+    ended = await idemproxy("run", upstream="http://127.0.0.1:9", database_url=database, contract=bad, **where)
+    assert ended.code == 2
+    assert len(ended.faults) == len(set(ended.faults)) >= 2
+    assert all(f"error: {bad}: " in fault for fault in ended.faults)
