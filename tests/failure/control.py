@@ -62,7 +62,7 @@ class Control:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             point, _, key = (await reader.readline()).decode().strip().partition(" ")
-            if (point, key) in self._armed:
+            if (point, key) in self._armed and not self._armed[point, key].is_set():  # later attempts pass
                 self._armed[point, key].set()
                 await self._waiting[point, key].wait()
             writer.write(b"\n")
