@@ -24,6 +24,8 @@ from tests.support.orders import orders_api
 logging.getLogger("asyncpg").setLevel(logging.CRITICAL)  # as the product does, where it sets up its log
 
 WRITERS = 8
+BEFORE = 30
+"""Writes that must have been acknowledged before the primary dies, however slow the machine."""
 AFTERWARDS = 50
 """Writes that must succeed on the new primary before the run ends."""
 
@@ -66,6 +68,9 @@ async def failover(servers: Cluster, *, seconds: float) -> Figures:
             writers = [asyncio.create_task(write()) for _ in range(WRITERS)]
             try:
                 await asyncio.sleep(seconds)
+                async with asyncio.timeout(60):
+                    while len(acknowledged) < BEFORE:
+                        await asyncio.sleep(0.02)
                 await servers.kill_primary()
                 before, killed = list(acknowledged), len(times)
                 await servers.promote()
