@@ -60,5 +60,7 @@ def anchors(page: Path) -> set[str]:
 
 def test_the_sizing_page_says_what_the_code_does() -> None:
     text = (ROOT / "docs" / "maintenance.md").read_text(encoding="utf-8")
-    assert f"at most {POOL_SIZE} per replica" in text
+    assert f"at most {POOL_SIZE} per process" in text
+    assert f"Ten replicas need {10 * (POOL_SIZE + 1)}" in text
+    assert f"`IDEMPROXY_CACHE_BYTES`, {Settings.model_fields['cache_bytes'].default // 2**20} MiB" in text
     assert f"SET statement_timeout = '{int(STATEMENT_SECONDS * 1000)}ms'" in text
