@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, NoReturn
 
 import asyncpg
 import click
-import uvloop
 
 from idemproxy import __version__, settings
 from idemproxy.contract.cli import contract
 from idemproxy.contract.live import ContractError, LiveContract, in_force
 from idemproxy.contract.tool_contract import declared_tools
+from idemproxy.keys import keys
 from idemproxy.operator import logs
 from idemproxy.service import Service
-from idemproxy.settings import Settings, SettingsError
+from idemproxy.settings import Settings
 from idemproxy.siblings import inherited
 from idemproxy.startup import StartError, bind, connected, prepare_schema, refused
-from idemproxy.store.embedded import EmbeddedError, EmbeddedPostgres, find_bindir
+from idemproxy.store.embedded import EmbeddedError, find_bindir
 from idemproxy.store.migrate import migrate, pending
 from idemproxy.store.postgres import open_pool
 from idemproxy.store.sweep import sweep
+from idemproxy.verbs import Command, database_flags, fail, load, load_database, run_loop, with_database
 from idemproxy.workers import Workers
-
-FAULT = 2
-"""The exit code for everything that the operator has to correct."""
-
-Command = Callable[..., Any]
 
 
 def setting_flags(command: Command) -> Command:
@@ -48,31 +42,6 @@ def setting_flags(command: Command) -> Command:
     return command
 
 
-def load(flags: dict[str, str | None]) -> Settings:
-    try:
-        return settings.load(os.environ, {name: value for name, value in flags.items() if value is not None})
-    except SettingsError as wrong:
-        fail(wrong.faults)
-
-
-def fail(faults: list[str]) -> NoReturn:
-    for fault in faults:
-        click.echo(f"{click.style('error:', fg='red')} {fault}", err=True)
-    raise SystemExit(FAULT)
-
-
-def run_loop(main: Coroutine[Any, Any, int]) -> None:
-    try:
-        code = uvloop.run(main)
-    except ContractError as refused_contract:
-        fail(refused_contract.faults)
-    except (StartError, EmbeddedError) as failure:
-        fail([str(failure)])
-    except KeyboardInterrupt:
-        code = 130
-    raise SystemExit(code)
-
-
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="idemproxy")
 def cli() -> None:
@@ -86,6 +55,7 @@ def cli() -> None:
 
 
 cli.add_command(contract)
+cli.add_command(keys)
 
 
 @cli.command()
@@ -147,23 +117,6 @@ def check(**flags: str | None) -> None:
     run_loop(main())
 
 
-def database_flags(command: Command) -> Command:
-    for name in ("data_dir", "database_url"):
-        command = click.option(
-            f"--{name.replace('_', '-')}",
-            name,
-            metavar="VALUE",
-            help=f"{Settings.model_fields[name].description} ({settings.PREFIX}{name.upper()})",
-        )(command)
-    return command
-
-
-def load_database(flags: dict[str, str | None]) -> Settings:
-    """For the verbs that need no upstream."""
-    upstream = os.environ.get("IDEMPROXY_UPSTREAM", "http://127.0.0.1:9")
-    return load({**flags, "upstream": upstream})
-
-
 @contract.command()
 @click.argument("document", type=click.Path(path_type=Path))
 def export(document: Path) -> None:
@@ -177,16 +130,6 @@ def export(document: Path) -> None:
         fail(refused_contract.faults)
     assert published is not None  # noqa: S101 - there is a document
     click.echo(published)
-
-
-async def with_database(chosen: Settings, work: Callable[[str], Coroutine[Any, Any, int]]) -> int:
-    if chosen.database_url is not None:
-        return await work(chosen.database_url.get_secret_value())
-    embedded = await EmbeddedPostgres.start(chosen.data_dir)
-    try:
-        return await work(embedded.dsn)
-    finally:
-        await embedded.stop()
 
 
 @cli.command(name="migrate")

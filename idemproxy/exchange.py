@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -110,7 +111,7 @@ class Exchange:
         """Done when the write has been settled, which may be long after its client began to hear of it."""
 
     async def guard(self, request: Request, operation: Operation, id: RecordId, wire: Wire | None = None) -> Heard:
-        trail = Trail(asyncio.get_running_loop().time())
+        trail = Trail(time.monotonic())
         heard = await self._guard(request, id, wire or Http(operation.policy), trail)
         return Heard(heard.outcome, heard.reply, trail)
 
@@ -122,7 +123,7 @@ class Exchange:
             step = await self._decide(claim, policy)
         except StoreUnavailable:
             return _refused(Problem(Code.IDEMPOTENCY_STORE_UNAVAILABLE, retry_after=STORE_RETRY_SECONDS), id, wire)
-        trail.decided = asyncio.get_running_loop().time()
+        trail.decided = time.monotonic()
         match step:
             case Forward() | Probe():
                 return await self._in_own_task(request, step, wire, trail)
@@ -202,7 +203,7 @@ class Exchange:
         self.tasks.spawn(carry_out(), "guarded write")
         told = await asyncio.shield(heard)
         if isinstance(told.reply, Reply):
-            trail.settled = loop.time()
+            trail.settled = time.monotonic()
         return told
 
     async def _probe(self, request: Request, step: Probe, wire: Wire, heard: asyncio.Future[Heard]) -> None:
@@ -223,8 +224,7 @@ class Exchange:
         self, request: Request, lease: Lease, wire: Wire, trail: Trail, heard: asyncio.Future[Heard]
     ) -> None:
         """Forward the write, settle its outcome, then let the client hear it."""
-        loop = asyncio.get_running_loop()
-        trail.sent = started = loop.time()
+        trail.sent = started = time.monotonic()
         headers = self._headers(request, lease, wire.policy)
         sent = await forward(self._upstream, request, headers, timeout=self._limits.upstream_timeout)
         match sent:
@@ -244,7 +244,7 @@ class Exchange:
                 recording = Recording(sent, self._limits.max_stored_bytes)
                 try:
                     if await recording.whole():
-                        trail.answered = loop.time()
+                        trail.answered = time.monotonic()
                         self._observer.upstream_answered(trail.answered - started)
                         await self._answered(sent, recording, lease, wire, heard)
                     else:

@@ -189,7 +189,7 @@ class Outcome(Enum):
 
 @dataclass(slots=True)
 class Trail:
-    """The steps of one guarded request, on the loop's clock; None for a step that was not taken."""
+    """The steps of one guarded request, on the monotonic clock; None for a step that was not taken."""
 
     started: float
     fingerprint: bytes = b""

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import asyncpg
+import orjson
 from aiohttp import web
 
 from idemproxy import __version__
@@ -25,6 +26,7 @@ from idemproxy.edge.breaker import Breaker
 from idemproxy.edge.limits import allow_files
 from idemproxy.edge.origin import Origin
 from idemproxy.edge.server import DataServer
+from idemproxy.edge.shadow import ShadowUpstream, nothing_guarded, nothing_published
 from idemproxy.edge.upstream import HttpUpstream
 from idemproxy.exchange import Exchange, Limits
 from idemproxy.mcp.asking import Asking
@@ -33,8 +35,9 @@ from idemproxy.mcp.door import Door
 from idemproxy.mcp.listing import Additions
 from idemproxy.operator.admin import application
 from idemproxy.operator.metrics import Metrics
-from idemproxy.operator.reporter import Reporter
-from idemproxy.ports import Upstream
+from idemproxy.operator.office import POOL_SIZE as OPERATOR_POOL
+from idemproxy.operator.office import Office
+from idemproxy.ports import OpenUpstream, Upstream
 from idemproxy.settings import Settings
 from idemproxy.siblings import Inherited, Siblings
 from idemproxy.startup import bind, open_database, prepare_schema, refused, tell_refused
@@ -84,6 +87,7 @@ class Service:
             dsn = self._inherited.database_url
         try:
             self.pool = await open_pool(dsn, settings.database_statement_cache_size)
+            operators = await open_pool(dsn, settings.database_statement_cache_size, min_size=0, max_size=OPERATOR_POOL)
         except (asyncpg.PostgresError, OSError) as failure:
             raise refused(failure) from failure
         cache = Cache(settings.cache_bytes)
@@ -98,7 +102,11 @@ class Service:
         origin = Origin.parse(settings.upstream)
         upstream = HttpUpstream(origin, tls=settings.upstream_tls())
         self._stack.push_async_callback(upstream.close)
-        reporter = Reporter(self.metrics)
+        keep, window = settings.audit_seconds, settings.duplicate_window_seconds
+        largest = settings.max_request_bytes
+        self.office = Office(operators, self.metrics, keep_seconds=keep, window=window, max_request_bytes=largest)
+        self._stack.push_async_callback(self.office.close)
+        reporter = self.office.reporter
         limits = Limits(settings.upstream_timeout_seconds, settings.max_request_bytes, settings.max_stored_bytes)
         hop = Hop(
             authority=origin.authority,
@@ -111,18 +119,34 @@ class Service:
         self.tools = door(settings, Asking(upstream, hop))
         if self.tools is not None and settings.mcp_contract is not None:
             self.tools.tools.declare(declared_tools(settings.mcp_contract, settings.policy()))
+        shadow = settings.mode == "shadow"
+        front: OpenUpstream = upstream
+        if shadow:
+            log.warning("shadow mode: nothing is guarded; what would have been done is only reported")
+            front = ShadowUpstream(upstream, self.contract.match, self.office.shadow.saw, max_request_bytes=largest)
         self.data = DataServer(
-            self.contract.match,
+            nothing_guarded if shadow else self.contract.match,
             self.exchange,
-            upstream,
+            front,
             reporter,
             settings.client_limits(),
             hop=hop,
             upstream_timeout=settings.upstream_timeout_seconds,
-            published=Published(self.contract, Steps(self.pool, settings.tombstone_seconds)),
-            tools=self.tools,
+            published=(
+                nothing_published if shadow else Published(self.contract, Steps(self.pool, settings.tombstone_seconds))
+            ),
+            tools=None if shadow else self.tools,
         )
-        self.tasks.spawn(sweep_forever(self.pool, settings.tombstone_seconds, settings.sweep_interval_seconds), "sweep")
+        sweeping = sweep_forever(
+            self.pool,
+            settings.tombstone_seconds,
+            settings.sweep_interval_seconds,
+            self.office.audit.expired,
+            self.metrics.sweep_ended,
+        )
+        self.tasks.spawn(sweeping, "sweep")
+        self.office.start()
+        self.metrics.pool(self.pool.get_size, self.pool.get_idle_size)
         await self._listen_admin()
         await self._listen_data()
 
@@ -137,7 +161,14 @@ class Service:
     async def _listen_admin(self) -> None:
         siblings = Siblings(self.metrics, self._inherited)
         await self._stack.enter_async_context(siblings)
-        app = application(siblings.metrics, self._ready)
+        token = self._settings.admin_token
+        app = application(
+            siblings.metrics,
+            self._ready,
+            self.office,
+            self._policy,
+            token=token.get_secret_value() if token else None,
+        )
         runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
@@ -148,6 +179,11 @@ class Service:
         )
         self.admin_port = listener.getsockname()[1]
         await web.SockSite(runner, listener).start()
+
+    def _policy(self) -> dict[str, object]:
+        """What is enforced, for operators: as clients read it, with what the lint found."""
+        now = self.contract.now
+        return {"mode": self._settings.mode, "in_force": orjson.loads(now.description), "findings": now.findings}
 
     async def _listen_data(self) -> None:
         loop = asyncio.get_running_loop()
@@ -169,6 +205,8 @@ class Service:
     async def _ready(self) -> str | None:
         if self._draining:
             return "draining"
+        if self._settings.mode == "shadow":
+            return None  # traffic passes whatever the store does
         return None if await self.store.ready() else "the store cannot be reached"
 
     async def serve(self) -> int:

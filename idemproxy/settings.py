@@ -28,9 +28,11 @@ from idemproxy.edge.origin import Origin
 from idemproxy.mcp.calls import parse_derived_from
 
 PREFIX = "IDEMPROXY_"
-SECRETS = ("database_url",)
+SECRETS = ("database_url", "admin_token")
 MIN_LEASE_SECONDS = 6.0
 """A lease is renewed every third of its length, and one renewal may take the 1.8 s that a store call is given."""
+MIN_TOKEN_LENGTH = 16
+"""Below that, a token can be guessed over the network."""
 MAX_STORED_LIMIT = 256 * 1024 * 1024
 """A value of Postgres' bytea type travels as one message; beyond this, sizes stop being practical."""
 
@@ -102,6 +104,15 @@ def _derive_from(value: str) -> str:
     return value
 
 
+def _token(value: SecretStr) -> SecretStr:
+    text = value.get_secret_value()
+    if len(text) < MIN_TOKEN_LENGTH or not text.isascii() or not text.isprintable() or " " in text:
+        raise ValueError(
+            f"a token has at least {MIN_TOKEN_LENGTH} visible ASCII characters; make one with `openssl rand -hex 32`"
+        )
+    return value
+
+
 def _store(value: str) -> str:
     parse_store(value)
     return value
@@ -135,7 +146,12 @@ class Settings(BaseSettings):
         "127.0.0.1:8080", description="Where clients connect, as HOST:PORT."
     )
     admin_listen: Annotated[str, AfterValidator(_address)] = Field(
-        "127.0.0.1:8081", description="The operator port: health and metrics, as HOST:PORT."
+        "127.0.0.1:8081", description="The operator port: health, metrics, dashboard and API, as HOST:PORT."
+    )
+    admin_token: Annotated[SecretStr, AfterValidator(_token)] | None = Field(
+        None,
+        description="What operators show to read and change records, as a bearer token. Without it, that works over "
+        "loopback only. Health and metrics are always open.",
     )
     database_url: SecretStr | None = Field(
         None,
@@ -305,11 +321,26 @@ class Settings(BaseSettings):
     workers: Annotated[int, Field(ge=1, le=64)] = Field(
         1, description="Processes that share the port and the store. More than the machine has cores gains nothing."
     )
+    audit_seconds: Annotated[float, Field(ge=0, le=31_536_000)] = Field(
+        86400,
+        description="How long audit events are kept in the database: what happened to which record. 0 writes none, "
+        "and looks for no suspected duplicates.",
+    )
+    duplicate_window_seconds: Annotated[float, Field(gt=0, le=86400)] = Field(
+        300,
+        description="The same write by the same caller under two keys within this time is reported as a suspected "
+        "duplicate. It is never blocked.",
+    )
     drain_delay_seconds: Annotated[float, Field(ge=0)] = Field(
         0, description="After SIGTERM: not ready, but accepting, for so long (load balancers need it)."
     )
     drain_seconds: Annotated[float, Field(gt=0)] = Field(
         30, description="After that: how long writes under way may take to finish and settle."
+    )
+    mode: Literal["enforce", "shadow"] = Field(
+        "enforce",
+        description="enforce, or shadow: traffic passes untouched and unguarded, and the proxy only reports what it "
+        "would have done.",
     )
     log_format: Literal["auto", "json", "text"] = Field(
         "auto", description="json, text, or auto: text on a terminal, json elsewhere."
@@ -465,6 +496,10 @@ def _cross_checks(settings: Settings) -> list[str]:
         faults.append(
             f"{PREFIX}ON_UNKNOWN: probe needs an endpoint that can be asked, which only an operation of a contract "
             "names (compensation.detection); choose retry or hold"
+        )
+    if settings.mode == "shadow" and settings.audit_seconds == 0:
+        faults.append(
+            f"{PREFIX}AUDIT_SECONDS: shadow mode remembers what it saw in audit events; give it {PREFIX}TTL_SECONDS"
         )
     if settings.listen == settings.admin_listen and not settings.listen.endswith(":0"):
         faults.append(f"{PREFIX}ADMIN_LISTEN: the same address as {PREFIX}LISTEN; give it a port of its own")

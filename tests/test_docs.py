@@ -10,7 +10,7 @@ import pytest
 
 from idemproxy.core.problems import Code
 from idemproxy.operator.metrics import Metrics
-from idemproxy.settings import PREFIX, Settings
+from idemproxy.settings import PREFIX, SECRETS, Settings
 from idemproxy.store.postgres import POOL_SIZE, STATEMENT_SECONDS
 from tests.support.pages import PAGES as PAGES_OF_PROSE
 
@@ -24,7 +24,9 @@ def test_each_reference_page_is_what_the_code_declares(name: str) -> None:
 
 
 def test_every_setting_named_anywhere_in_the_docs_exists() -> None:
-    known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields} | {f"{PREFIX}DATABASE_URL_FILE"}
+    known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields} | {
+        f"{PREFIX}{name.upper()}_FILE" for name in SECRETS
+    }
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
         named = set(re.findall(rf"{PREFIX}[A-Z_]+", page.read_text(encoding="utf-8")))
         assert {name for name in named if not name.startswith(f"{PREFIX}TEST_")} <= known, page.name

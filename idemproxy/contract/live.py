@@ -48,6 +48,8 @@ class InForce:
     operations: int
     remarks: int
     """What the lint has to say besides, none of which keeps the proxy from enforcing the document."""
+    findings: tuple[Finding, ...] = ()
+    """All that the lint found, hints included."""
 
 
 class LiveContract:
@@ -89,7 +91,8 @@ def in_force(path: Path | None, terms: Terms) -> InForce:
     description, published = _json(effective_contract(terms, table)), _json(filled_document(document, table))
     version = _version(description + published)
     remarks = sum(finding.level != "hint" for finding in found)
-    return InForce(table.match, description, published, _policies(table), version, len(table.operations), remarks)
+    count = len(table.operations)
+    return InForce(table.match, description, published, _policies(table), version, count, remarks, tuple(found))
 
 
 def _by_method(terms: Terms) -> Callable[[str, bytes], Operation | None]:

@@ -11,6 +11,18 @@ import orjson
 log = logging.getLogger("idemproxy")
 
 _COLOURS = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m"}
+_GREEN, _BLUE, _YELLOW, _RED, _FAINT, _PLAIN = (f"\x1b[{code}m" for code in (32, 34, 33, 31, 2, 0))
+_OUTCOMES = {
+    "first_write": _GREEN,
+    "replay": _BLUE,
+    "probed": _BLUE,
+    "conflict": _YELLOW,
+    "in_progress": _YELLOW,
+    "unknown": _RED,
+    "lost": _RED,
+    "not_sent": _RED,
+    "store_unavailable": _RED,
+}
 
 
 class JsonFormatter(logging.Formatter):
@@ -33,14 +45,20 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
-        fields = " ".join(f"{name}={value}" for name, value in getattr(record, "fields", {}).items())
+        fields = " ".join(self._field(name, value) for name, value in getattr(record, "fields", {}).items())
         text = f"{at} {record.getMessage()} {fields}".rstrip()
         if record.levelno >= logging.WARNING:
             text = f"{at} {record.levelname.lower()}: {record.getMessage()} {fields}".rstrip()
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
-        colour = _COLOURS.get(record.levelname) if self._colour else None
-        return f"{colour}{text}\x1b[0m" if colour else text
+        if not self._colour:
+            return text
+        colour = _COLOURS.get(record.levelname)
+        return f"{colour}{text}{_PLAIN}" if colour else f"{_FAINT}{at}{_PLAIN}{text.removeprefix(at)}"
+
+    def _field(self, name: str, value: object) -> str:
+        colour = _OUTCOMES.get(str(value)) if self._colour and name in ("outcome", "would") else None
+        return f"{name}={colour}{value}{_PLAIN}" if colour else f"{name}={value}"
 
 
 def set_up(log_format: str) -> None:

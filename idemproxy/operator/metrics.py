@@ -5,6 +5,8 @@ Labels come from fixed sets only: never a key, a path or a caller.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from idemproxy import __version__
@@ -104,9 +106,68 @@ class Metrics:
             ["code"],
             registry=registry,
         )
+        self.connections = Gauge(
+            "idemproxy_store_connections",
+            "Connections to the store, by state: busy, or idle and ready.",
+            ["state"],
+            registry=registry,
+        )
+        self.unknown_records = Gauge(
+            "idemproxy_unknown_records",
+            "Records whose outcome is unknown, claims of dead owners included; counting ends at 10000.",
+            registry=registry,
+        )
+        self.oldest_unknown = Gauge(
+            "idemproxy_oldest_unknown_seconds",
+            "How long ago the oldest record with an unknown outcome was claimed; 0 when there is none.",
+            registry=registry,
+        )
+        self.expired_records = Gauge(
+            "idemproxy_expired_records",
+            "Expired records that wait for the sweep; counting ends at 10000.",
+            registry=registry,
+        )
+        self.swept = Counter("idemproxy_swept", "Expired records that this process has deleted.", registry=registry)
+        self.last_sweep = Gauge(
+            "idemproxy_last_sweep_timestamp_seconds",
+            "When this process last ended a sweep, as Unix time; 0 before the first.",
+            registry=registry,
+        )
+        self.events = Counter(
+            "idemproxy_audit_events",
+            "What happened to records, by event; none when IDEMPROXY_AUDIT_SECONDS is 0.",
+            ["event"],
+            registry=registry,
+        )
+        self.events_dropped = Counter(
+            "idemproxy_audit_events_dropped",
+            "Audit events that were not written: the queue was full, or the store refused them.",
+            registry=registry,
+        )
+        self.events_waiting = Gauge("idemproxy_audit_events_waiting", "Audit events in the queue.", registry=registry)
+        self.suspected_duplicates = Counter(
+            "idemproxy_suspected_duplicates",
+            "Writes that the same caller had sent under another key shortly before. Nothing is blocked.",
+            registry=registry,
+        )
+        self.shadow = Counter(
+            "idemproxy_shadow_requests",
+            "In shadow mode: requests by what enforcing would have meant for them.",
+            ["route", "would"],
+            registry=registry,
+        )
         self.build = Gauge("idemproxy_build", "Always 1; the version is its label.", ["version"], registry=registry)
         self.build.labels(__version__).set(1)
-        self.alike = frozenset({"idemproxy_build", "idemproxy_breaker_open"})
+        self.alike = frozenset(
+            {
+                "idemproxy_build",
+                "idemproxy_breaker_open",
+                "idemproxy_unknown_records",
+                "idemproxy_oldest_unknown_seconds",
+                "idemproxy_expired_records",
+                "idemproxy_last_sweep_timestamp_seconds",
+            }
+        )
         """The gauges that do not add up over the workers of one proxy."""
         self._outcomes: dict[tuple[str, Outcome], Counter] = {}
         self._first, self._again = self.claims.labels("first"), self.claims.labels("again")
@@ -120,6 +181,17 @@ class Metrics:
 
     def refused(self, code: Code) -> None:
         self.refusals.labels(code.name).inc()
+
+    def pool(self, size: Callable[[], int], idle: Callable[[], int]) -> None:
+        self.connections.labels("busy").set_function(lambda: size() - idle())
+        self.connections.labels("idle").set_function(idle)
+
+    def event(self, kind: str, count: int) -> None:
+        self.events.labels(kind).inc(count)
+
+    def sweep_ended(self, count: int) -> None:
+        self.swept.inc(count)
+        self.last_sweep.set_to_current_time()
 
     def claimed(self, attempt: int) -> None:
         (self._first if attempt == 1 else self._again).inc()

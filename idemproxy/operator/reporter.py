@@ -8,6 +8,8 @@ from idemproxy.core.identity import key_hash
 from idemproxy.core.policy import Operation
 from idemproxy.core.problems import Code
 from idemproxy.core.record import RecordId
+from idemproxy.operator import tracing
+from idemproxy.operator.audit import Audit, kind_of
 from idemproxy.operator.metrics import Metrics
 from idemproxy.operator.trace import trace_id
 from idemproxy.ports import Finished
@@ -16,8 +18,10 @@ log = logging.getLogger("idemproxy")
 
 
 class Reporter:
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, audit: Audit | None = None) -> None:
         self._metrics = metrics
+        self._audit = audit
+        self._spans = tracing.set_up()
 
     def claimed(self, attempt: int) -> None:
         self._metrics.claimed(attempt)
@@ -53,6 +57,10 @@ class Reporter:
 
     def finished(self, exchange: Finished) -> None:
         self._metrics.exchange(exchange.operation.label, exchange.outcome, exchange.seconds)
+        if self._audit is not None:
+            self._audit.finished(exchange)
+        if self._spans is not None:
+            self._spans.finished(exchange)
         if log.isEnabledFor(logging.INFO):
             log.info("exchange", extra={"fields": fields(exchange)})
 
@@ -69,6 +77,9 @@ def fields(exchange: Finished) -> dict[str, str | int | float]:
         said["key"] = key_hash(exchange.id.key)
         said["scope"] = exchange.id.scope.hex()[:12]
         said["route"] = exchange.id.route
+    event = kind_of(exchange)
+    if event is not None:
+        said["event"] = event.value
     if exchange.trail is not None and exchange.trail.attempt > 1:
         said["attempt"] = exchange.trail.attempt
     trace = trace_id(exchange.request.headers)

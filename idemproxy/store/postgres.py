@@ -44,7 +44,9 @@ Timed = Callable[[str, float, int], None]
 """Told the name, seconds and batch size of each statement that succeeded."""
 
 
-async def open_pool(dsn: str, statement_cache_size: int, *, min_size: int = 1) -> asyncpg.Pool:
+async def open_pool(
+    dsn: str, statement_cache_size: int, *, min_size: int = 1, max_size: int = POOL_SIZE
+) -> asyncpg.Pool:
     async def keep_session(_: Any) -> None:
         """Nothing in a session is ever changed, so nothing has to be reset: this saves a round trip per batch."""
 
@@ -59,7 +61,7 @@ async def open_pool(dsn: str, statement_cache_size: int, *, min_size: int = 1) -
     return await asyncpg.create_pool(
         dsn,
         min_size=min_size,
-        max_size=POOL_SIZE,
+        max_size=max_size,
         timeout=STATEMENT_SECONDS,
         command_timeout=STATEMENT_SECONDS,
         statement_cache_size=statement_cache_size,

@@ -101,7 +101,8 @@ DELETE FROM idemproxy.records
            SELECT key, scope, route FROM idemproxy.records
             WHERE expires_at <= now() - $1::float8 * interval '1 second'
             ORDER BY expires_at LIMIT $2)
-   AND expires_at <= now() - $1::float8 * interval '1 second';
+   AND expires_at <= now() - $1::float8 * interval '1 second'
+RETURNING key, scope, route;
 
 -- name: strip
 -- Take the answers out of one batch of expired records that stay as tombstones.
@@ -110,7 +111,8 @@ UPDATE idemproxy.records SET headers = NULL, body = NULL
            SELECT key, scope, route FROM idemproxy.records
             WHERE expires_at <= now() AND body IS NOT NULL
             ORDER BY expires_at LIMIT $1)
-   AND expires_at <= now();
+   AND expires_at <= now()
+RETURNING key, scope, route;
 
 -- name: sweep_lock
 -- One replica sweeps at a time. The lock ends with the transaction, so that it also works behind PgBouncer.

@@ -1,0 +1,182 @@
+"""The audit trail of exchanges: what happened to which record, kept for a time of its own, off the clients' way.
+
+An exchange leaves its event in a bounded queue and goes on; once a second the queue is written as a batch. What does
+not fit, or cannot be written, is dropped and counted: an audit must never hold up or fail a payment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+
+from idemproxy.core.identity import key_hash
+from idemproxy.core.judge import Settlement, after_answer
+from idemproxy.core.record import RecordId
+from idemproxy.operator.metrics import Metrics
+from idemproxy.operator.trace import trace_id
+from idemproxy.ports import Finished, Outcome, Trail
+from idemproxy.store.events import SWEEP_BATCH, WRITE_BATCH, Event, Events, Kind, Pair
+from idemproxy.store.records import FAULTS
+
+log = logging.getLogger("idemproxy")
+
+FLUSH_SECONDS = 1.0
+QUEUE_MAX = 10_000
+"""A second's worth at more than the proxy's full speed; a few megabytes."""
+SWEEP_SECONDS = 60.0
+
+KINDS = {
+    Outcome.FIRST_WRITE: Kind.FIRST_WRITE,
+    Outcome.REPLAY: Kind.DEDUP_HIT,
+    Outcome.PROBED: Kind.RESOLVED,
+    Outcome.NOT_STORED: Kind.DEDUP_HIT,
+    Outcome.CONFLICT: Kind.CONFLICT,
+    Outcome.IN_PROGRESS: Kind.IN_FLIGHT,
+    Outcome.UNKNOWN: Kind.UNKNOWN,
+    Outcome.LOST: Kind.UNKNOWN,
+    Outcome.EXPIRED: Kind.EXPIRED,
+}
+"""Where nothing was claimed or the key was given back, there is no record to tell of."""
+
+
+def kind_of(exchange: Finished) -> Kind | None:
+    if exchange.outcome is Outcome.FIRST_WRITE and _settlement(exchange) is Settlement.MARK_UNKNOWN:
+        return Kind.UNKNOWN
+    return KINDS.get(exchange.outcome)
+
+
+def _settlement(exchange: Finished) -> Settlement:
+    return after_answer(exchange.status, exchange.operation.policy)
+
+
+class Audit:
+    def __init__(self, events: Events, metrics: Metrics, *, keep_seconds: float, window: float) -> None:
+        self._events = events
+        self._metrics = metrics
+        self._keep = keep_seconds
+        self._window = window
+        self._queue: list[Event | Finished] = []
+        self._alike: dict[tuple[RecordId, str], int] = {}
+        """How often the same has happened to the same record within this batch: a storm of retries is one row."""
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    def finished(self, exchange: Finished) -> None:
+        """Put the exchange into the queue; what has to be said of it is worked out with the batch."""
+        trail, id = exchange.trail, exchange.id
+        if self._keep <= 0 or trail is None or id is None:
+            return
+        if trail.attempt:
+            self._put(exchange)
+            return
+        place = (id, exchange.outcome.value)
+        if place in self._alike:
+            self._alike[place] += 1
+        elif self._put(exchange):
+            self._alike[place] = 1
+
+    def expired(self, ids: Sequence[RecordId]) -> None:
+        """Records that the sweep has deleted."""
+        now = asyncio.get_running_loop().time()
+        for id in ids:
+            log.info("audit", extra={"fields": {"event": "expired", "key": key_hash(id.key), "route": id.route}})
+            if self._keep > 0:
+                self.put(Event(Kind.EXPIRED, id, now))
+
+    def put(self, event: Event) -> None:
+        self._put(event)
+
+    def _put(self, item: Event | Finished) -> bool:
+        if len(self._queue) >= QUEUE_MAX:
+            self._metrics.events_dropped.inc()
+            return False
+        self._queue.append(item)
+        return True
+
+    async def flush(self) -> None:
+        queue, self._queue = self._queue, []
+        alike, self._alike = self._alike, {}
+        for start in range(0, len(queue), WRITE_BATCH):
+            batch = [event for item in queue[start : start + WRITE_BATCH] if (event := _event(item, alike)) is not None]
+            if not batch:
+                continue
+            for event in batch:
+                self._metrics.event(event.kind.value, event.count)
+            try:
+                await self._events.write(batch)
+            except FAULTS as failure:
+                self._metrics.events_dropped.inc(len(batch))
+                log.warning("%d audit events were dropped: %s", len(batch), type(failure).__name__)
+                continue
+            await self._look_for_pairs([event for event in batch if event.kind is Kind.FIRST_WRITE])
+
+    async def _look_for_pairs(self, writes: list[Event]) -> None:
+        if not writes:
+            return
+        try:
+            pairs = await self._events.same_writes(writes, self._window)
+            for pair in pairs:
+                self._suspect(pair)
+            if pairs:
+                await self._events.write([_suspected(pair) for pair in pairs])
+        except FAULTS as failure:
+            log.warning("suspected duplicates were not looked for: %s", type(failure).__name__)
+
+    def _suspect(self, pair: Pair) -> None:
+        self._metrics.suspected_duplicates.inc()
+        self._metrics.event(Kind.SUSPECTED_DUPLICATE.value, 1)
+        fields = {
+            "event": Kind.SUSPECTED_DUPLICATE.value,
+            "key": key_hash(pair.event.id.key),
+            "other_key": key_hash(pair.other_key),
+            "scope": pair.event.id.scope.hex()[:12],
+            "route": pair.event.id.route,
+            "seconds_apart": pair.seconds,
+        }
+        log.warning("the same write came under two keys: is the key made anew on each retry?", extra={"fields": fields})
+
+    async def sweep(self) -> None:
+        try:
+            while await self._events.sweep(self._keep) == SWEEP_BATCH:
+                pass
+        except FAULTS as failure:
+            log.warning("sweep of audit events put off: %s", type(failure).__name__)
+
+
+def _event(item: Event | Finished, alike: Mapping[tuple[RecordId, str], int]) -> Event | None:
+    if isinstance(item, Event):
+        return item
+    kind, id, trail = kind_of(item), item.id, item.trail
+    if kind is None or id is None or trail is None:
+        return None
+    trace = trace_id(item.request.headers)
+    if not trail.attempt:
+        return Event(kind, id, trail.started, item.status, trace=trace, count=alike[id, item.outcome.value])
+    return Event(kind, id, trail.started, item.status, trail.attempt, trail.fingerprint, trace, _steps(item, trail))
+
+
+def _steps(exchange: Finished, trail: Trail) -> dict[str, float]:
+    """The steps of a request that won a claim, in milliseconds since it came."""
+    steps = {
+        name: round((at - trail.started) * 1000, 1)
+        for name, at in (
+            ("decided", trail.decided),
+            ("sent", trail.sent),
+            ("answered", trail.answered),
+            ("settled", trail.settled),
+        )
+        if at is not None
+    }
+    steps["kept"] = _settlement(exchange) is Settlement.COMPLETE
+    if trail.renewals:
+        steps["renewals"] = trail.renewals
+    return steps
+
+
+def _suspected(pair: Pair) -> Event:
+    event = pair.event
+    detail = {"other_key": pair.other_key, "seconds": pair.seconds}
+    return Event(Kind.SUSPECTED_DUPLICATE, event.id, event.at, detail=detail, shadow=event.shadow)

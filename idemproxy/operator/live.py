@@ -1,0 +1,110 @@
+"""The last minutes in numbers, for the dashboard's charts: a sample every few seconds, kept in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from typing import Any
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from idemproxy.operator.metrics import Metrics
+from idemproxy.ports import StoreUnavailable
+from idemproxy.store.records import Records
+
+log = logging.getLogger("idemproxy")
+
+SAMPLE_SECONDS = 2.0
+SAMPLES = 150
+"""Five minutes: what somebody who has just been called wants to see first."""
+COUNT_EVERY = 5
+"""Counting open records costs a few indexed reads: once in ten seconds is plenty for an alert."""
+
+
+class Live:
+    def __init__(self, metrics: Metrics, records: Records) -> None:
+        self._metrics = metrics
+        self._records = records
+        self._samples: deque[dict[str, Any]] = deque(maxlen=SAMPLES)
+        self._before = self._totals()
+
+    async def run(self) -> None:
+        turn = 0
+        while True:
+            if turn % COUNT_EVERY == 0:
+                await self.count()
+            turn += 1
+            await asyncio.sleep(SAMPLE_SECONDS)
+            self.sample()
+
+    async def count(self) -> None:
+        try:
+            counts = await self._records.counts()
+        except StoreUnavailable:
+            return  # /readyz and the store's own metrics tell; the last counts stay
+        self._metrics.unknown_records.set(counts.unknown)
+        self._metrics.oldest_unknown.set(counts.oldest_unknown_seconds)
+        self._metrics.expired_records.set(counts.expired)
+
+    def sample(self) -> None:
+        now = self._totals()
+        before, self._before = self._before, now
+        change = {name: value - before.get(name, 0.0) for name, value in now.items()}
+        self._samples.append(
+            {
+                "at": time.time(),
+                "outcomes": {name: change[name] for name in change if not name.startswith("_")},
+                "in_flight": _value(self._metrics.in_flight),
+                "unknown": _value(self._metrics.unknown_records),
+                "upstream_ms": _mean(change, "_upstream"),
+                "store_ms": _mean(change, "_store"),
+            }
+        )
+
+    def view(self) -> dict[str, Any]:
+        return {
+            "interval_seconds": SAMPLE_SECONDS,
+            "samples": list(self._samples),
+            "totals": {name: value for name, value in self._totals().items() if not name.startswith("_")},
+        }
+
+    def _totals(self) -> dict[str, float]:
+        totals = _by_label(self._metrics.exchanges, "outcome")
+        for would, value in _by_label(self._metrics.shadow, "would").items():
+            totals[f"shadow_{would}"] = value
+        totals["unkeyed"] = sum(_by_label(self._metrics.unkeyed, "route").values())
+        totals["suspected_duplicate"] = _value(self._metrics.suspected_duplicates)
+        for name, histogram in (("_upstream", self._metrics.upstream_seconds), ("_store", self._metrics.store_seconds)):
+            totals[f"{name}_sum"], totals[f"{name}_count"] = _histogram(histogram)
+        return totals
+
+
+def _by_label(counter: Counter, label: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for family in counter.collect():
+        for sample in family.samples:
+            if sample.name.endswith("_total"):
+                found[sample.labels[label]] = found.get(sample.labels[label], 0.0) + sample.value
+    return found
+
+
+def _value(metric: Counter | Gauge) -> float:
+    return next(iter(metric.collect())).samples[0].value
+
+
+def _histogram(histogram: Histogram) -> tuple[float, float]:
+    total = count = 0.0
+    for family in histogram.collect():
+        for sample in family.samples:
+            if sample.name.endswith("_sum"):
+                total += sample.value
+            elif sample.name.endswith("_count"):
+                count += sample.value
+    return total, count
+
+
+def _mean(change: dict[str, float], name: str) -> float | None:
+    count = change[f"{name}_count"]
+    return round(change[f"{name}_sum"] / count * 1000, 3) if count else None

@@ -1,0 +1,151 @@
+"""Audit events in Postgres: written in batches, looked through for duplicates, deleted when their time is over.
+
+They may be lost where records may not (a crash within the last second), so their commits wait for no disk.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import asyncpg
+import orjson
+
+from idemproxy.core.record import RecordId
+from idemproxy.store import queries
+from idemproxy.store.records import ACQUIRE_SECONDS
+
+WRITE_BATCH = 500
+"""Written within tens of milliseconds, so that no other statement waits long for a connection."""
+SWEEP_BATCH = 1000
+PAIRS_LIMIT = 5000
+"""A storm of one write under a thousand keys finds every earlier one for each; this many are enough to see it."""
+
+
+class Kind(Enum):
+    FIRST_WRITE = "first_write"
+    DEDUP_HIT = "dedup_hit"
+    CONFLICT = "conflict"
+    IN_FLIGHT = "in_flight"
+    UNKNOWN = "unknown"
+    RESOLVED = "resolved"
+    EXPIRED = "expired"
+    SUSPECTED_DUPLICATE = "suspected_duplicate"
+
+
+@dataclass(slots=True)
+class Event:
+    kind: Kind
+    id: RecordId
+    at: float
+    """On the monotonic clock of this process."""
+    status: int | None = None
+    attempt: int | None = None
+    fingerprint: bytes | None = None
+    trace: str | None = None
+    detail: dict[str, Any] | None = None
+    shadow: bool = False
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two first writes of one caller with the same route and fingerprint under different keys."""
+
+    event: Event
+    other_key: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A write that shadow mode saw and whose answer would have been kept, on this process's monotonic clock."""
+
+    fingerprint: bytes
+    at: float
+    ended: float
+
+
+class Events:
+    def __init__(self, pool: asyncpg.Pool) -> None:
+        self._pool = pool
+        self._numbers = itertools.count(secrets.randbits(62))
+        self._sql = {**queries.load(), **queries.load("operator.sql")}
+
+    async def write(self, events: Sequence[Event]) -> None:
+        now = time.monotonic()
+        columns: list[list[Any]] = [
+            *_ids(events),
+            [max(0.0, now - event.at) for event in events],
+            [next(self._numbers) for _ in events],
+            [event.kind.value for event in events],
+            [event.shadow for event in events],
+            [event.count for event in events],
+            [event.status for event in events],
+            [event.attempt for event in events],
+            [event.fingerprint for event in events],
+            [event.trace for event in events],
+            [orjson.dumps(event.detail).decode() if event.detail else None for event in events],
+        ]
+        async with self._pool.acquire(timeout=ACQUIRE_SECONDS) as connection, connection.transaction():
+            await connection.execute("SET LOCAL synchronous_commit = off")
+            await connection.execute(self._sql["write_events"], *columns)
+
+    async def same_writes(self, writes: Sequence[Event], window: float) -> list[Pair]:
+        """For each of these first writes of one mode the nearest earlier one under another key, where there is one."""
+        now = time.monotonic()
+        ages = [max(0.0, now - event.at) for event in writes]
+        async with self._pool.acquire(timeout=ACQUIRE_SECONDS) as connection:
+            rows = await connection.fetch(
+                self._sql["find_same_writes"],
+                list(range(len(writes))),
+                *_ids(writes),
+                [event.fingerprint for event in writes],
+                ages,
+                window,
+                writes[0].shadow,
+                PAIRS_LIMIT,
+            )
+        nearest: dict[int, Pair] = {}
+        for row in rows:  # the newest come first
+            n = row["n"]
+            nearest.setdefault(n, Pair(writes[n], row["key"], round(row["age"] - ages[n], 3)))
+        return list(nearest.values())
+
+    async def shadow_writes(self, wishes: Sequence[tuple[Event, float]]) -> dict[RecordId, list[Seen]]:
+        """What shadow mode has seen under the ids of these events, each within its time to live."""
+        now = time.monotonic()
+        async with self._pool.acquire(timeout=ACQUIRE_SECONDS) as connection:
+            rows = await connection.fetch(
+                self._sql["find_shadow_writes"],
+                list(range(len(wishes))),
+                *_ids([event for event, _ in wishes]),
+                [ttl for _, ttl in wishes],
+            )
+        found: dict[RecordId, list[Seen]] = {}
+        for row in rows:
+            at = now - row["age"]
+            seen = Seen(row["fingerprint"], at, at + row["seconds"])
+            found.setdefault(wishes[row["n"]][0].id, []).append(seen)
+        return found
+
+    async def sweep(self, keep_seconds: float) -> int | None:
+        """Delete one batch; how many events went, or None when another replica is sweeping."""
+        async with self._pool.acquire(timeout=ACQUIRE_SECONDS) as connection, connection.transaction():
+            if not await connection.fetchval(self._sql["sweep_lock"]):
+                return None
+            status = await connection.execute(self._sql["sweep_events"], keep_seconds, SWEEP_BATCH)
+        return int(status.rpartition(" ")[2])
+
+
+def _ids(events: Sequence[Event]) -> list[list[Any]]:
+    return [
+        [event.id.key for event in events],
+        [event.id.scope for event in events],
+        [event.id.route for event in events],
+    ]
