@@ -342,6 +342,10 @@ class Exchange:
         else:
             settlement, kept = after_answer(opened.status, wire.policy, said), False
         stored = await self.settler.settle(lasting(lease, said), settlement, answer, kept=kept)
+        if stored is None and settlement is Settlement.COMPLETE:
+            # Somebody took over while this owner was paused. One body for all clients: this one has to ask again.
+            recording.pipe.end(BodyLost(Lost(Loss.DISCONNECTED, "another owner has taken over")))
+            return
         await recording.finish(stored=stored is True)
 
     async def _lost(self, lost: Lost, lease: Lease, wire: Wire, heard: asyncio.Future[Heard]) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from idemproxy.core.problems import Code
 from idemproxy.operator.metrics import Metrics
+from idemproxy.operator.office import POOL_SIZE as OPERATOR_POOL
 from idemproxy.settings import PREFIX, SECRETS, Settings
 from idemproxy.store.postgres import POOL_SIZE, STATEMENT_SECONDS
 from tests.support.pages import PAGES as PAGES_OF_PROSE
@@ -63,6 +64,6 @@ def anchors(page: Path) -> set[str]:
 def test_the_sizing_page_says_what_the_code_does() -> None:
     text = (ROOT / "docs" / "maintenance.md").read_text(encoding="utf-8")
     assert f"at most {POOL_SIZE} per process" in text
-    assert f"Ten replicas need {10 * (POOL_SIZE + 1)}" in text
+    assert f"Ten replicas need {10 * (POOL_SIZE + 1 + OPERATOR_POOL)}" in text
     assert f"`IDEMPROXY_CACHE_BYTES`, {Settings.model_fields['cache_bytes'].default // 2**20} MiB" in text
     assert f"SET statement_timeout = '{int(STATEMENT_SECONDS * 1000)}ms'" in text

@@ -5,13 +5,14 @@
     I  the answer is on record, and the client has heard nothing
 
 The product has no hook for this: only its two ports are exchanged for ones that do the same, with a stop on the way.
-The other points lie outside of the process: in the client (A, J), in the upstream (E, F, G), on the line to Postgres
-(B, H).
+The other points lie outside of the process: in the client (A, J, L), in the upstream (E, F, G), on the line to Postgres
+(B, H). The kernel takes little at a time from it, so that a client that does not read holds it up (J, L).
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterable, Callable
 from contextvars import ContextVar
 
@@ -22,8 +23,10 @@ from idemproxy.core.record import Lease
 from idemproxy.edge.connection import Connection
 from idemproxy.edge.upstream import HttpUpstream
 from idemproxy.ports import Interim, Lost, NotSent, Opened
+from idemproxy.startup import bind
 from idemproxy.store.postgres import PostgresStore
 from tests.failure.control import at
+from tests.failure.upstream import SMALL_BUFFER
 
 _key: ContextVar[str] = ContextVar("key", default="")
 
@@ -61,7 +64,14 @@ class StoppingStore(PostgresStore):
         return done
 
 
+def bind_with_little_room(address: str, setting: str) -> socket.socket:
+    listener = bind(address, setting)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER)  # inherited by every connection
+    return listener
+
+
 if __name__ == "__main__":
+    service.bind = bind_with_little_room  # type: ignore[attr-defined]
     service.HttpUpstream = StoppingUpstream  # type: ignore[attr-defined]
     service.PostgresStore = StoppingStore  # type: ignore[attr-defined]
     cli(["run"])

@@ -2,7 +2,8 @@
 
 Points: A reading the request · B the claim is committed, its reply is not in · C claimed, nothing sent · D connected
 to the upstream, nothing sent · E sending the body · F executed, nothing answered · G half of the answer is in ·
-H the completion is committed, its reply is not in · I on record, nothing replied · J replying · K replied.
+H the completion is committed, its reply is not in · I on record, nothing replied · J replying · K replied ·
+L half of a long answer has been heard live.
 
 Columns: what the first caller hears; what the same request hears while the fault lasts; what it hears later (the
 lease lapsed, the fault mended); how often the upstream's ledger says that the write ran. `created` is a first write,
@@ -41,6 +42,7 @@ TABLES = {
         I   cut-off      replay       replay       1
         J   cut-off      replay       replay       1
         K   created      replay       replay       1
+        L   cut-off      in-progress  held         1
     """,
     "sigstop past the lease": """
         A   replay       created      replay       1
@@ -54,6 +56,7 @@ TABLES = {
         I   created      replay       replay       1
         J   created      replay       replay       1
         K   created      replay       replay       1
+        L   created      held         replay       1
     """,
     "client gone": """
         A   -            created      replay       1
@@ -67,6 +70,7 @@ TABLES = {
         I   -            replay       replay       1
         J   -            replay       replay       1
         K   -            replay       replay       1
+        L   -            in-progress  replay       1
     """,
     "postgres gone": """
         A   no-store     no-store     created      1
@@ -80,6 +84,7 @@ TABLES = {
         I   created      replay       replay       1
         J   created      replay       replay       1
         K   created      replay       replay       1
+        L   created      in-progress  replay       1
     """,
     "upstream gone": """
         A   unreachable  unreachable  created      1
@@ -93,6 +98,7 @@ TABLES = {
         I   created      replay       replay       1
         J   created      replay       replay       1
         K   created      replay       replay       1
+        L   cut-off      held         held         1
     """,
     "duplicate": """
         A   replay       created      replay       1
@@ -106,6 +112,7 @@ TABLES = {
         I   created      replay       replay       1
         J   created      replay       replay       1
         K   created      replay       replay       1
+        L   created      in-progress  replay       1
     """,
 }
 RETRY_TABLES = {
@@ -121,6 +128,7 @@ RETRY_TABLES = {
         I   cut-off      replay       replay       1
         J   cut-off      replay       replay       1
         K   created      replay       replay       1
+        L   cut-off      in-progress  created      2
     """,
     "sigstop past the lease": """
         A   replay       created      replay       1
@@ -134,6 +142,7 @@ RETRY_TABLES = {
         I   created      replay       replay       1
         J   created      replay       replay       1
         K   created      replay       replay       1
+        L   cut-off      created      replay       2
     """,
 }
 """Under `retry`, where it differs: at least once, and one answer for all, also for an owner that was thought dead."""
@@ -201,6 +210,11 @@ class Scene:
             case "J":
                 await client.send()
                 await client.first_bytes()
+            case "L":
+                self._control.arm("G", key)
+                await client.send()
+                await self._control.reached("G", key)
+                await client.first_bytes()
             case "K":
                 await client.send()
                 self.replied = await client.heard()
@@ -217,6 +231,8 @@ class Scene:
                 self.link.let_go()
             case "J" | "K":
                 pass
+            case "L":
+                self._control.go_on("G", self.client.key)
             case _:
                 self._control.go_on(self._point, self.client.key)
 

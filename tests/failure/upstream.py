@@ -23,8 +23,9 @@ from pathlib import Path
 
 from tests.failure.control import at
 
-LARGE_ANSWER = 3_900_000
-"""Below what is stored by default, above what the kernel buffers for a client that does not read."""
+LARGE_ANSWERS = {"J": 250_000, "L": 3_900_000}
+"""By the first letter of the key. Both are stored; J is answered when that is done, L flows live. Neither fits into what
+the kernel buffers for a client that does not read."""
 SMALL_BUFFER = 4096
 DELAY = "IDEMPROXY_TEST_DELAY"
 """In the environment: up to how many seconds an execution takes, and as many its answer."""
@@ -65,8 +66,7 @@ class Orders:
         self._executions[key] += 1
         nth = self._executions[key]
         answer = f'{{"key":"{key}","execution":{nth}}}'.encode()
-        if key.startswith("J"):
-            answer = answer.ljust(LARGE_ANSWER)
+        answer = answer.ljust(LARGE_ANSWERS.get(key[0], 0))
         await asyncio.sleep(self._delay * random.random())
         await at("F", key)
         writer.write(b"HTTP/1.1 201 Created\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(answer))
