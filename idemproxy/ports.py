@@ -58,6 +58,11 @@ class AnswerBody(Protocol):
         ...
 
     @property
+    def complete(self) -> bool:
+        """Whether it is known already that `read` has nothing more to give."""
+        ...
+
+    @property
     def trailers(self) -> Headers:
         """The trailer section; complete only after `read` has returned `b""`."""
         ...

@@ -2,8 +2,8 @@
 
 What is short is read whole, settled, and only then answered. An event stream, or what does not fit into the buffer,
 cannot wait for its end: its client hears it live. What such a client never sees before it has been settled is the
-*end*: the last byte of an answer with a length, the last chunk of one without. An answer that looks whole is on
-record, live or not.
+*end*: the last piece of an answer with a length, the last event of a tool call's stream, the last chunk of what has
+neither. An answer that looks whole is on record, live or not.
 
 The recording goes on when the client leaves, and waits while the client reads more slowly than the upstream writes.
 """
@@ -83,7 +83,7 @@ class Recording:
     async def play(self) -> None:
         """Hand on everything but the end, and keep it as long as it fits. Raises BodyLost."""
         for n, piece in enumerate(self._pieces):
-            await self._hand_on(piece, last=n == len(self._pieces) - 1 and self._size == self._length)
+            await self._hand_on(piece, last=n == len(self._pieces) - 1 and self._ended)
         while True:
             if not self.fits:
                 self._pieces.clear()
@@ -91,12 +91,16 @@ class Recording:
             if not piece:
                 return
             self._take(piece)
-            await self._hand_on(piece, last=self._size == self._length)
+            await self._hand_on(piece, last=self._ended)
+
+    @property
+    def _ended(self) -> bool:
+        return self._size == self._length or self._opened.body.complete
 
     async def _hand_on(self, piece: bytes, *, last: bool) -> None:
         if last:
-            piece, self._held = piece[:-1], piece[-1:]
-        if piece:
+            self._held = piece
+        else:
             await self.pipe.put(piece)
 
     async def finish(self, *, stored: bool) -> None:

@@ -338,6 +338,10 @@ class RoundTrip:
             self.lose(Loss.DISCONNECTED, "the answer was given up on this side")
 
     @property
+    def complete(self) -> bool:
+        return self._complete and not self._pieces
+
+    @property
     def trailers(self) -> Headers:
         return tuple(self._lines) if self._opened is not None else ()
 

@@ -139,6 +139,10 @@ class _Watched:
         self._tell(self._status)  # the client has gone; a guarded answer would have been read to its end
 
     @property
+    def complete(self) -> bool:
+        return self._body.complete
+
+    @property
     def trailers(self) -> Headers:
         return self._body.trailers
 

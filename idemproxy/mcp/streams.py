@@ -45,9 +45,14 @@ class _Filter:
 
     def __init__(self, body: AnswerBody) -> None:
         self._body = body
+        self._ended = False
 
     def close(self) -> None:
         self._body.close()
+
+    @property
+    def complete(self) -> bool:
+        return self._ended
 
     @property
     def trailers(self) -> Headers:
@@ -60,7 +65,6 @@ class _UntilResponse(_Filter):
         self._id = id
         self._splitter = EventSplitter()
         self._events: list[bytes] = []
-        self._ended = False
 
     async def read(self) -> bytes:
         while not self._events:

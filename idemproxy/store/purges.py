@@ -53,8 +53,8 @@ class Purges:
             except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as failure:
                 log.info("not listening for purges (%s): answers are read from the store", type(failure).__name__)
             finally:
-                # What was purged meanwhile is not known: until the first ping has come back, nothing is served from
-                # memory but as a reserve, and then memory starts afresh.
+                # What is purged from now on is not known: until the first ping has come back, nothing is served from
+                # memory but as a reserve, and memory starts afresh when listening does.
                 self._cache.trusted = False
                 with contextlib.suppress(Exception):
                     connection.terminate()
@@ -62,11 +62,10 @@ class Purges:
 
     async def _listen(self, connection: asyncpg.Connection) -> None:
         await connection.add_listener(CHANNEL, self._on_notification)
+        self._cache.clear()
         while True:
             await self._ping()
-            if not self._cache.trusted:
-                self._cache.clear()
-                self._cache.trusted = True
+            self._cache.trusted = True
             await asyncio.sleep(PING_SECONDS)
 
     async def _ping(self) -> None:

@@ -71,7 +71,7 @@ def bind_with_little_room(address: str, setting: str) -> socket.socket:
 
 
 if __name__ == "__main__":
-    service.bind = bind_with_little_room  # type: ignore[attr-defined]
+    service.bind = bind_with_little_room  # type: ignore[attr-defined,assignment]
     service.HttpUpstream = StoppingUpstream  # type: ignore[attr-defined]
     service.PostgresStore = StoppingStore  # type: ignore[attr-defined]
     cli(["run"])

@@ -24,8 +24,8 @@ from pathlib import Path
 from tests.failure.control import at
 
 LARGE_ANSWERS = {"J": 250_000, "L": 3_900_000}
-"""By the first letter of the key. Both are stored; J is answered when that is done, L flows live. Neither fits into what
-the kernel buffers for a client that does not read."""
+"""By the first letter of the key. Both are stored; J is answered when that is done, L flows live. Neither fits into
+what the kernel buffers for a client that does not read."""
 SMALL_BUFFER = 4096
 DELAY = "IDEMPROXY_TEST_DELAY"
 """In the environment: up to how many seconds an execution takes, and as many its answer."""
