@@ -23,21 +23,26 @@ Rewrite = Callable[[str], str]
 def until_response(opened: Opened, id: str) -> Opened:
     """An event stream that ends with the response to the request `id`, one event at a time. Other answers as they are.
 
-    A server should close the stream after the response, but need not; its caller has all that it asked for.
+    A server should close the stream after the response, but need not; its caller has all that it asked for. What the
+    server may have said of the length counts what comes after the response, too.
     """
-    return replace(opened, body=_UntilResponse(opened.body, id)) if is_stream(opened.headers) else opened
+    if not is_stream(opened.headers):
+        return opened
+    return replace(opened, headers=_without_length(opened.headers), body=_UntilResponse(opened.body, id))
 
 
 def rewritten(opened: Opened, rewrite: Rewrite, *, changes: bool) -> Opened:
     """An answer each of whose messages goes through `rewrite`. `changes` says whether that can change its length."""
     if opened.status != 200:
         return opened
-    headers = opened.headers
-    if changes:
-        headers = tuple(line for line in headers if line[0].lower() != b"content-length")
+    headers = _without_length(opened.headers) if changes else opened.headers
     if is_stream(headers):
         return replace(opened, headers=headers, body=_Rewritten(opened.body, rewrite))
     return replace(opened, headers=headers, body=_Whole(opened.body, headers, rewrite))
+
+
+def _without_length(headers: Headers) -> Headers:
+    return tuple(line for line in headers if line[0].lower() != b"content-length")
 
 
 class _Filter:

@@ -9,47 +9,15 @@ import pytest
 
 from tests.conftest import StartProxy
 from tests.support.process import until
-from tests.support.rawserver import RawServer, read_request
+from tests.support.rawserver import RawServer
+from tests.support.script import EVENTS, HOLD, Script, chunk, state, until_state
 from tests.support.wire import Wire, connected
 
 WRITE = (
     b"POST /orders HTTP/1.1\r\nHost: api\r\nAuthorization: Bearer ada\r\nIdempotency-Key: order-1\r\n"
     b"Content-Length: 2\r\n\r\n{}"
 )
-EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
 ONE, TWO = b"data: one\n\n", b"data: two\n\n"
-
-
-def chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-class Script:
-    """An upstream that answers a write step by step: `go` lets it take the next one."""
-
-    def __init__(self, *steps: bytes) -> None:
-        self._steps = steps
-        self._turns = asyncio.Semaphore(1)
-
-    def go(self) -> None:
-        self._turns.release()
-
-    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-        for step in self._steps:
-            await self._turns.acquire()
-            writer.write(step)
-            await writer.drain()
-
-
-async def state(rows: asyncpg.Connection) -> str:
-    return str(await rows.fetchval("SELECT state FROM idemproxy.records"))
-
-
-async def until_state(rows: asyncpg.Connection, wanted: str) -> None:
-    async with asyncio.timeout(20):
-        while await state(rows) != wanted:
-            await asyncio.sleep(0.02)
 
 
 async def replayed(port: int) -> bytes:
@@ -147,13 +115,6 @@ async def test_the_end_is_held_back_until_it_is_settled(
         if framing != "with a length":
             assert await wire.read(1) == b"0"
         assert await state(rows) == "completed"
-
-
-HOLD = """  -- while somebody has the lock, no record changes: a claim is an insert, settling it an update
-CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS
-    'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END';
-CREATE TRIGGER hold BEFORE UPDATE ON idemproxy.records FOR EACH ROW EXECUTE FUNCTION hold();
-"""
 
 
 @pytest.mark.parametrize("framing", ["chunked", "with a length"])

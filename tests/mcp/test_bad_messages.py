@@ -131,8 +131,10 @@ async def test_the_server_sees_the_key_as_the_operator_wants_it(proxy: StartProx
 
 async def test_other_paths_and_methods_are_plain_http(proxy: StartProxy) -> None:
     async with wired(proxy) as wire:
-        async with wire.client.get(wire.url, headers=HEADERS) as answer:
+        resuming = {"Mcp-Session-Id": "s1", "Last-Event-ID": "e1"}
+        async with wire.client.get(wire.url, headers={**HEADERS, **resuming}) as answer:
             await answer.read()
         async with wire.client.post(f"{wire.url}/other", data=b"{}", headers=HEADERS) as answer:
             await answer.read()
     assert [(method, path) for method, path, _ in wire.orders.ledger] == [("GET", "/mcp"), ("POST", "/mcp/other")]
+    assert resuming.items() <= {name.decode(): value.decode() for name, value in wire.orders.headers[0]}.items()

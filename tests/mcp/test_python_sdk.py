@@ -7,6 +7,7 @@ import json
 from collections.abc import Awaitable
 from typing import Any
 
+import httpx2
 import pytest
 from mcp import MCPError
 
@@ -106,7 +107,13 @@ async def test_one_key_on_two_tools_is_a_workflow(proxy: StartProxy) -> None:
         for _ in range(2):
             await client.call_tool("create_order", {"item": "tea"}, meta=key("k"))
             await client.call_tool("refund", {"item": "tea"}, meta=key("k"))
+        async with httpx2.AsyncClient(headers=AGENT) as http:
+            status = (await http.get(f"{url}/.well-known/idempotency/keys/k")).json()
     assert [entry["tool"] for entry in tools.ledger] == ["create_order", "refund"]
+    assert [(step["operation"], step["state"]) for step in status["steps"]] == [
+        ("create_order", "completed"),
+        ("refund", "completed"),
+    ]
 
 
 @pytest.mark.parametrize("json_response", [True, False], ids=["json", "events"])

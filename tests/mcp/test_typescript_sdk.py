@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import StartProxy
-from tests.support.ledger_tools import AGENT, guarded
+from tests.support.ledger_tools import AGENT, guarded, ledger_tools
+from tests.support.process import running
 
 SDK = "@modelcontextprotocol/sdk@1.32"
 SCRIPT = Path(__file__).parent.parent / "support" / "agent.mjs"
@@ -45,12 +47,17 @@ def _install(folder: Path) -> str | None:
     return f"npm cannot install {SDK}: {installed.stderr[:200]}" if installed.returncode else None
 
 
-async def told(script: Path, url: str, *rounds: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """What became of the calls: those of a round are made at once, in a session of their own."""
+async def started(script: Path, url: str, *rounds: list[dict[str, Any]]) -> asyncio.subprocess.Process:
+    """An agent that makes the calls of a round at once, in a session of their own."""
     task = json.dumps({"url": f"{url}/mcp", "headers": AGENT, "rounds": rounds})
-    process = await asyncio.create_subprocess_exec(
+    return await asyncio.create_subprocess_exec(
         "node", script, task, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
     )
+
+
+async def told(script: Path, url: str, *rounds: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """What became of the calls."""
+    process = await started(script, url, *rounds)
     out, err = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 0, err.decode()
     outcomes: list[list[dict[str, Any]]] = json.loads(out)
@@ -89,3 +96,34 @@ async def test_progress_is_for_the_first_caller(proxy: StartProxy, script: Path)
     assert (first["progress"], second["progress"]) == ([1, 2], [])
     assert second["result"]["structuredContent"] == first["result"]["structuredContent"]
     assert len(tools.ledger) == 1
+
+
+@pytest.mark.parametrize("json_response", [True, False], ids=["json", "events"])
+async def test_an_agent_that_is_killed_finds_its_answer_when_it_is_back(
+    proxy: StartProxy, script: Path, json_response: bool
+) -> None:
+    async with guarded(proxy, json_response=json_response, in_flight="wait") as (tools, url):
+        tools.gate.clear()
+        agent = await started(script, url, [order()])
+        await asyncio.wait_for(tools.arrived.wait(), 60)
+        agent.kill()
+        await agent.communicate()
+        tools.gate.set()
+        [[again]] = await told(script, url, [order()])
+    assert len(tools.ledger) == 1
+    assert again["result"]["structuredContent"] == {"order": 1}
+    assert again["result"]["_idempotent_replay"] is True
+
+
+async def test_an_answer_outlives_the_proxy_that_gave_it(database: str, script: Path) -> None:
+    results = []
+    async with ledger_tools(json_response=False) as tools:
+        for _ in range(2):
+            async with running(upstream=tools.url, database_url=database, mcp_path="/mcp") as proxy:
+                [[outcome]] = await told(script, proxy.url, [order()])
+                results.append(outcome["result"])
+                proxy.signal(signal.SIGKILL)
+                await proxy.exit_code()
+    assert len(tools.ledger) == 1
+    assert [result["structuredContent"] for result in results] == [{"order": 1}] * 2
+    assert results[1]["_idempotent_replay"] is True

@@ -15,6 +15,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.types import ToolAnnotations
+from pydantic import BaseModel
 
 if TYPE_CHECKING:
     from tests.conftest import StartProxy
@@ -37,6 +38,10 @@ class LedgerTools:
         self.arrived.set()
         await self.gate.wait()
         return len(self.ledger)
+
+
+class Consent(BaseModel):
+    sure: bool
 
 
 @dataclass
@@ -68,6 +73,13 @@ def server_of(tools: LedgerTools) -> MCPServer:
         number = await tools.write(tool="ship_slowly", item=item)
         await context.report_progress(2, 3, "sent")
         return f"shipment {number}"
+
+    @server.tool()
+    async def order_if_sure(item: str, context: Context) -> dict[str, Any]:
+        """Order an item once its caller has agreed."""
+        said = await context.elicit("Sure?", Consent)
+        assert said.action == "accept"
+        return {"order": await tools.write(tool="order_if_sure", item=item)}
 
     @server.tool()
     async def fail(item: str) -> str:
@@ -167,10 +179,10 @@ async def guarded(proxy: StartProxy, *, json_response: bool, **settings: str) ->
 
 @asynccontextmanager
 async def agent(
-    url: str, mode: Any = "legacy", headers: dict[str, str] | None = None, message_handler: Any = None
+    url: str, mode: Any = "legacy", headers: dict[str, str] | None = None, **callbacks: Any
 ) -> AsyncIterator[Client]:
     """A client by the official SDK; `mode` "legacy" has sessions, "2026-07-28" has none."""
     async with httpx2.AsyncClient(headers=AGENT if headers is None else headers, timeout=30) as http:
         transport = streamable_http_client(f"{url}/mcp", http_client=http)
-        async with Client(transport, mode=mode, cache=None, message_handler=message_handler) as client:
+        async with Client(transport, mode=mode, cache=None, **callbacks) as client:
             yield client
