@@ -283,13 +283,12 @@ class Exchange:
         id = lease.claim.id
         answer = Answer(opened.status, opened.reason, to_client(opened.headers), recording.body)
         said = steering(opened.headers)
-        if not recording.fits:
-            said = replace(said, store=False)
         settlement = wire.settlement(answer, said)
-        stored = await self.settler.settle(lasting(lease, said), settlement, wire.kept(answer), kept=said.store)
+        kept = said.store and recording.fits
+        stored = await self.settler.settle(lasting(lease, said), settlement, wire.kept(answer), kept=kept)
         if stored is None and settlement is Settlement.COMPLETE:
             # Somebody took over while this owner was paused. One body for all clients: theirs, if it is there.
-            other = await self._other_answer(lease, answer, said, wire)
+            other = await self._other_answer(lease, answer, said, wire, kept=kept)
             if other is not None:
                 heard.set_result(other)
                 return
@@ -298,7 +297,9 @@ class Exchange:
         reply = first_write(answer, id.key, wire.policy, lease.attempt, stored=shown)
         heard.set_result(Heard(Outcome.FIRST_WRITE, reply))
 
-    async def _other_answer(self, lease: Lease, answer: Answer, said: Steering, wire: Wire) -> Heard | None:
+    async def _other_answer(
+        self, lease: Lease, answer: Answer, said: Steering, wire: Wire, *, kept: bool
+    ) -> Heard | None:
         """What the new owner made of it; None when that is not known, so that our own answer is all there is."""
         id = lease.claim.id
         try:
@@ -306,9 +307,9 @@ class Exchange:
         except StoreUnavailable:
             return None
         if isinstance(found, Lease):  # the other owner has released it: this answer is the one to be kept
-            kept = wire.kept(answer)
-            stored = await self.settler.settle(lasting(found, said), Settlement.COMPLETE, kept, kept=said.store)
-            reply = first_write(answer, id.key, wire.policy, found.attempt, stored=stored is True)
+            lease = lasting(found, said)
+            stored = await self.settler.settle(lease, Settlement.COMPLETE, wire.kept(answer), kept=kept)
+            reply = first_write(answer, id.key, wire.policy, found.attempt, stored=stored is True and kept)
             return Heard(Outcome.FIRST_WRITE, reply)
         match after_claim(found, lease.claim.fingerprint, wire.policy):
             case Replay(answer=answer):
