@@ -327,13 +327,19 @@ class Exchange:
         headers = marked(to_client(opened.headers), key, wire.policy, replay=False, attempt=attempt)
         heard.set_result(Heard(Outcome.FIRST_WRITE, recording.go_live(headers)))
         try:
-            await recording.play()
+            await self._record(opened, recording, lease, wire)
         except BodyLost as broken:
-            await self.settler.settle(lease, Settlement.MARK_UNKNOWN)
             recording.pipe.end(broken)
-            return
         except BaseException:
             recording.pipe.end(BodyLost(Lost(Loss.DISCONNECTED, "the recording was given up")))
+            raise
+
+    async def _record(self, opened: Opened, recording: Recording, lease: Lease, wire: Wire) -> None:
+        """Record what flows, settle it, then let go of its end. BodyLost: the client must not see one."""
+        try:
+            await recording.play()
+        except BodyLost:
+            await self.settler.settle(lease, Settlement.MARK_UNKNOWN)
             raise
         said = steering(opened.headers)
         answer = Answer(opened.status, opened.reason, to_client(opened.headers), recording.body)
@@ -345,8 +351,7 @@ class Exchange:
         stored = await self.settler.settle(lasting(lease, said), settlement, answer, kept=kept)
         if stored is None and settlement is Settlement.COMPLETE:
             # Somebody took over while this owner was paused. One body for all clients: this one has to ask again.
-            recording.pipe.end(BodyLost(Lost(Loss.DISCONNECTED, "another owner has taken over")))
-            return
+            raise BodyLost(Lost(Loss.DISCONNECTED, "another owner has taken over"))
         await recording.finish(stored=stored is True)
 
     async def _lost(self, lost: Lost, lease: Lease, wire: Wire, heard: asyncio.Future[Heard]) -> None:

@@ -79,6 +79,22 @@ async def test_a_stream_cut_by_the_upstream_is_unknown_and_cut_for_the_client(
         assert await state(rows) == "unknown"
 
 
+async def test_a_fault_of_the_proxys_own_leaves_no_client_waiting(
+    proxy: StartProxy, rows: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("a fault in settling")
+
+    script = Script(EVENTS + chunk(ONE) + b"0\r\n\r\n")
+    async with RawServer(script) as upstream, proxy(upstream.url) as service, connected(service.port) as wire:
+        monkeypatch.setattr(service.exchange.settler, "settle", fail)
+        await wire.say(WRITE)
+        await wire.head()
+        with pytest.raises(ConnectionError):
+            await _to_the_end(wire)
+        assert await state(rows) == "claimed"
+
+
 async def _to_the_end(wire: Wire) -> None:
     rest = await wire.rest()
     raise AssertionError(f"an end that looks whole: {rest!r}")
