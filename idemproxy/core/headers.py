@@ -129,8 +129,11 @@ def trailers_to_upstream(trailers: Headers, own: frozenset[bytes]) -> Headers:
 
 
 def to_client(headers: Headers) -> Headers:
-    """An answer's fields without those of the upstream's connection and without those only the proxy may say."""
-    named = nominated(headers)
+    """An answer's fields without those of the upstream's connection and without those only the proxy may say.
+
+    Whatever its Connection names, the length stays: without it the client could not tell where the body ends.
+    """
+    named = nominated(headers) - {b"content-length"}
     return tuple([line for line in headers if (name := line[0].lower()) not in _NOT_FOR_CLIENTS and name not in named])
 
 

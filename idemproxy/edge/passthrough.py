@@ -124,7 +124,7 @@ async def _stream_back(request: ClientRequest, opened: Opened, marks: Headers) -
             request.write(chunk(piece) if chunked else piece)
             await request.drain()
         if chunked:
-            request.write(last_chunk(opened.body.trailers))
+            request.write(last_chunk(to_client(opened.body.trailers)))
     except BodyLost:
         request.cut()
         return False

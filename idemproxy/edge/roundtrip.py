@@ -97,7 +97,7 @@ class RoundTrip:
         """The header section so far; after the head, the trailer section."""
         self._size = 0
         self._quiet = 0
-        """Bytes since the last head or piece of body: bounds sections and chunk extensions without an end."""
+        """Bytes that are no body: bounds interim answers, sections and chunk extensions without an end."""
         self._sized = False
         self._chunked = False
         self._opened: Opened | None = None
@@ -170,7 +170,7 @@ class RoundTrip:
             # The parser cannot be told that HEAD has no body: only a read that ends with a head is clean.
             self._finish(clean=not self._head_only or data.endswith(b"\r\n\r\n"))
         elif self._quiet > MAX_HEAD_BYTES:
-            self.lose(Loss.INVALID, f"the answer's head or trailer is larger than {MAX_HEAD_BYTES} bytes")
+            self.lose(Loss.INVALID, f"the answer's heads or trailer are larger than {MAX_HEAD_BYTES} bytes")
         else:
             if self._buffered > MAX_BUFFERED:
                 self._connection.pause()
@@ -278,7 +278,7 @@ class RoundTrip:
             raise _RefusedError("a control character in the reason")
         if status == 101 and self._may_switch:
             return  # the parser stops here by itself
-        self._lines, self._reason, self._size, self._quiet = [], b"", 0, 0
+        self._lines, self._reason, self._size = [], b"", 0
         if 100 <= status <= 199 and status != 101:
             self._sized = self._chunked = False  # `Content-Length: 0` is seen here; it means nothing
             if self._interim is not None:
@@ -286,6 +286,7 @@ class RoundTrip:
             return
         if not 200 <= status <= 599:  # 101 among them: nobody asked for another protocol
             raise _RefusedError(f"status {status:03}")
+        self._quiet = 0
         self._opened = Opened(status, reason, tuple(lines), self)
         if self._head_only:
             self._complete = True

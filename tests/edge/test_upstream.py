@@ -460,6 +460,7 @@ class TestLost:
             pytest.param(ok(b"", *[b"A: " + b"b" * 1020] * 300), id="lines of over 256 KiB"),
             pytest.param(b"HTTP/1.1 200 OK\r\nA: " + b"b" * 300_000, id="a line without end"),
             pytest.param(b"HTTP/1.1 200 " + b"b" * 300_000, id="a reason without end"),
+            pytest.param(b"HTTP/1.1 102 Processing\r\n\r\n" * 11_000, id="interim answers without end"),
         ],
     )
     async def test_is_said_of_an_invalid_answer(self, answer: bytes) -> None:
