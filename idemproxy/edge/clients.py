@@ -210,6 +210,8 @@ class ClientConnection(asyncio.Protocol):
             self._skip_empty_line = True
             self._request = request = ClientRequest(self, head, limits)
             self._unread = rest if request.received else request.feed(rest) or b""
+            if self._ended:
+                request.fail(ClientGone("the client broke off its request"))
             self._clients.active += 1
             self._clients.tasks.spawn(self._serve(request), "request")
 
@@ -319,7 +321,13 @@ class ClientConnection(asyncio.Protocol):
         self._unread = b""
         self.resume()
         self._transport.write_eof()
-        self._set_deadline(LINGER_SECONDS, self.abort)
+        self._set_deadline(LINGER_SECONDS, self._lingered)
+
+    def _lingered(self) -> None:
+        if self._transport.get_write_buffer_size():
+            self._set_deadline(WRITE_STALL_SECONDS, self.abort)  # a slow client is still taking its answer
+        else:
+            self.abort()
 
     def close(self) -> None:
         """Close once what was written has been taken."""

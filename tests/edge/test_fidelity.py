@@ -11,6 +11,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from idemproxy.edge import clients
 from tests.conftest import StartProxy
 from tests.support.process import free_port, until
 from tests.support.rawserver import Handler, RawServer, answering, closing_after, read_request
@@ -99,7 +100,8 @@ async def test_trailers_pass_both_ways(proxy: StartProxy) -> None:
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         seen.append(await reader.readuntil(b"\r\n\r\n"))
-        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 2\r\n\r\n")
+        trailers = b"Idempotency-Replay: true\r\nX-Sum: 2\r\nKeep-Alive: timeout=5\r\n"
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n" + trailers + b"\r\n")
 
     seen: list[bytes] = []
     request = (
@@ -109,6 +111,24 @@ async def test_trailers_pass_both_ways(proxy: StartProxy) -> None:
     got = await heard(proxy, handler, request)
     assert seen == [b"2\r\nhi\r\n0\r\nX-Sum: 1\r\n\r\n"]
     assert got.endswith(b"2\r\nok\r\n0\r\nX-Sum: 2\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    "keyed", [b"", b"Authorization: Bearer ada\r\nIdempotency-Key: k\r\n"], ids=["unguarded", "guarded"]
+)
+@pytest.mark.parametrize("more", [b"", b"Content-Type: text/event-stream\r\n"], ids=["whole", "live"])
+async def test_an_upstream_cannot_take_the_length_from_its_answer(proxy: StartProxy, keyed: bytes, more: bytes) -> None:
+    answer = b"HTTP/1.1 200 OK\r\nConnection: close, Content-Length, X\r\nX: y\r\nContent-Length: 2\r\n" + more
+    async with (
+        RawServer(closing_after(answer + b"\r\nok")) as upstream,
+        proxy(upstream.url) as service,
+        connected(service.port) as wire,
+    ):
+        await wire.say(b"POST / HTTP/1.1\r\nHost: api\r\n" + keyed + b"Content-Length: 0\r\n\r\n")
+        head, body = await wire.answer()
+        assert b"Content-Length: 2" in lines(head)
+        assert b"X: y" not in lines(head)
+        assert body == b"ok"
 
 
 async def test_an_upstream_may_answer_while_it_still_reads(proxy: StartProxy) -> None:
@@ -142,6 +162,32 @@ async def test_an_early_refusal_reaches_a_client_that_is_still_sending(proxy: St
         head, body = await wire.answer()
         assert (head[9:12], body) == (b"413", b"no")
         assert b"Connection: close" in lines(head)
+
+
+async def test_a_slow_client_gets_all_of_an_answer_that_came_early(
+    proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection is closed, for the rest of its request is not wanted: but not before it has taken its answer."""
+
+    async def early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while not any(connection._transport.get_write_buffer_size() for connection in service.data.clients._open):
+            sent.append(b"x" * 32768)
+            writer.write(b"8000\r\n" + sent[-1] + b"\r\n")
+            await asyncio.sleep(0.005)
+        writer.write(b"0\r\n\r\n")
+        await reader.read()
+
+    monkeypatch.setattr(clients, "LINGER_SECONDS", 0.05)
+    sent: list[bytes] = []
+    async with RawServer(early) as upstream, proxy(upstream.url) as service, connected(service.port) as wire:
+        await wire.say(b"PUT / HTTP/1.1\r\nHost: api\r\nContent-Length: 10\r\n\r\nabc")
+        head = await wire.head()
+        assert b"Connection: close" in lines(head)
+        await until(lambda: service.data.active == 0, "the answer is written, as far as the proxy is concerned")
+        await asyncio.sleep(0.5)  # the client takes its time, many times what a refused one is given
+        assert (await wire.rest()).replace(b"\r\n8000\r\n", b"").count(b"x") == len(b"".join(sent))
 
 
 # Other protocols

@@ -240,6 +240,22 @@ async def test_76_a_body_that_ends_early_is_not_answered(proxy: StartProxy, rows
         assert await rows.fetchval("SELECT count(*) FROM idemproxy.records") == 0
 
 
+async def test_76_a_body_that_ends_early_behind_another_request_is_not_answered_either(
+    proxy: StartProxy, rows: asyncpg.Connection
+) -> None:
+    async with orders_api() as orders, proxy(orders.url) as service:
+        orders.gate.clear()
+        client = await say(service, GET + b"\r\n" + KEYED + b"Content-Length: 5\r\n\r\nhel")
+        await orders.arrived.wait()
+        client._writer.write_eof()
+        await asyncio.sleep(0.1)  # the end arrives while the first request is still under way
+        orders.gate.set()
+        assert (await client.answer())[0] == 201
+        await client.ended()
+        assert orders.executions == 1
+        assert await rows.fetchval("SELECT count(*) FROM idemproxy.records") == 0
+
+
 async def test_77_a_client_that_has_said_all_it_will_say_is_answered(proxy: StartProxy) -> None:
     async with orders_api() as orders, proxy(orders.url) as service:
         client = await say(service, KEYED + b"Content-Length: 5\r\n\r\nhello" + GET + b"\r\n")
