@@ -38,7 +38,10 @@ BATCH_ITEMS = 256
 BATCH_BYTES = 8 * 1024 * 1024
 """Bounds what one completion statement carries; a single larger answer still travels, alone."""
 READ_TRIES = 8
-"""A record that is released between insert and read makes the next insert win; more turns than this mean trouble."""
+"""A record that is released between insert and read makes the next insert win, unless somebody else was quicker again.
+Whoever loses so often is told the truth: others are at work on it."""
+BUSY_SECONDS = 1.0
+"""What is said to be left of the lease of such an owner."""
 
 Timed = Callable[[str, float, int], None]
 """Told the name, seconds and batch size of each statement that succeeded."""
@@ -214,8 +217,9 @@ class PostgresStore:
             missing = [claim for claim in missing if claim.token not in won]
             missing = await self._read(missing, found)
             if not missing:
-                return [Lease(claim, 1) if claim.token in won else found[claim.token] for claim in claims]
-        raise StoreUnavailable("the record changed under every try to read it")
+                break
+        found.update((claim.token, Running(b"", claim.fingerprint, False, BUSY_SECONDS)) for claim in missing)
+        return [Lease(claim, 1) if claim.token in won else found[claim.token] for claim in claims]
 
     async def _run_take_overs(self, items: Sequence[tuple[Claim, bytes]]) -> Sequence[Found]:
         ordered = sorted(items, key=lambda item: item[0].id)
