@@ -6,6 +6,9 @@ import asyncio
 import select
 from typing import Protocol, cast
 
+_END = getattr(select, "POLLRDHUP", 0)
+"""The other side has ended the connection, whatever it has sent before. Only Linux tells."""
+
 
 class Pool(Protocol):
     """What a connection tells its owner."""
@@ -36,7 +39,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._transport: asyncio.Transport
-        self._poll: select.poll | None = None
+        self._poll: select.poll
         self._paused = False
         self._blocked = False
         self._drained: asyncio.Future[None] | None = None
@@ -45,13 +48,14 @@ class Connection(asyncio.Protocol):
 
     def alive(self) -> bool:
         """Whether a request may be written: not closing, and the kernel holds no end and no byte unread.
+        Under TLS, bytes may come at any time (tickets): there it is the end alone.
 
         The kernel is asked because the event loop reports an end only when it next polls; a request written
         in between would be lost, and nobody could say whether it was executed.
         """
         if self._transport.is_closing():
             return False
-        return self._poll is None or not self._poll.poll(0)
+        return not self._poll.poll(0)
 
     def begin(self, traffic: Traffic, data: bytes) -> None:
         self.traffic = traffic
@@ -92,11 +96,11 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's transports do not inherit from it
         self._transport = transport
-        if transport.get_extra_info("sslcontext") is None:  # under TLS, tickets may arrive at any time
-            # Neither asyncio's nor uvloop's socket view can recv(MSG_PEEK); poll(0) asks the same at 0.3 µs,
-            # where a dup'ed socket costs 3.5 µs. Errors and hang-ups are reported without being asked for.
-            self._poll = select.poll()
-            self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        # Neither asyncio's nor uvloop's socket view can recv(MSG_PEEK); poll(0) asks the same at 0.3 µs,
+        # where a dup'ed socket costs 3.5 µs. Errors and hang-ups are reported without being asked for.
+        plain = transport.get_extra_info("sslcontext") is None
+        self._poll = select.poll()
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN if plain else _END)
         self._pool.opened(self)
 
     def data_received(self, data: bytes) -> None:

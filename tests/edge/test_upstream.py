@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import shutil
 import socket
 import ssl
 import subprocess
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -924,6 +925,38 @@ class TestTls:
                 assert (await client.whole())[1] == b"ok"
                 assert server.connections == 1
                 await client.close()
+
+    @pytest.mark.skipif(not hasattr(select, "POLLRDHUP"), reason="only Linux tells the end of what has not been read")
+    async def test_that_ended_before_the_loop_could_see_it_gets_no_request(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def serve() -> None:
+            with context.wrap_socket(listener.accept()[0], server_side=True) as first:
+                requests.append(first.recv(9999))
+                first.sendall(ok())
+                may_end.wait(2)
+                first.shutdown(socket.SHUT_WR)
+                has_ended.set()
+                with suppress(OSError):
+                    requests.append(first.recv(9999))
+            with context.wrap_socket(listener.accept()[0], server_side=True) as second:
+                second.recv(9999)
+                second.sendall(ok(b"fresh"))
+
+        requests: list[bytes] = []
+        may_end, has_ended = threading.Event(), threading.Event()
+        with certificate(tmp_path) as (context, cert), socket.create_server(("127.0.0.1", 0)) as listener:
+            monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+            thread = threading.Thread(target=serve)
+            thread.start()
+            client = Client(Origin.parse(f"https://localhost:{listener.getsockname()[1]}"))
+            await client.whole()
+            may_end.set()
+            assert has_ended.wait(2)  # blocks the loop on purpose
+            assert (await client.whole())[1] == b"fresh"
+            await client.close()
+            thread.join(2)
+            assert requests[1:] in ([], [b""])
 
     async def test_ends_a_body_without_a_length_when_the_upstream_says_goodbye(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
