@@ -271,7 +271,9 @@ class Service:
             log.error("%d guarded writes were cut off; their keys stay taken until their leases lapse", len(left))
         for id in sorted(left):
             log.error("cut off", extra={"fields": {"key": key_hash(id.key), "route": id.route}})
-        return not left
+        if self.data.active:
+            log.error("%d requests were cut off before they had their whole answer", self.data.active)
+        return not left and not self.data.active
 
     async def _finished(self) -> None:
         while self.exchange.tasks or self.data.active:

@@ -219,6 +219,21 @@ async def test_a_second_sigterm_hurries_and_loses_nothing(database: str, rows: a
         assert isinstance(cut_off, aiohttp.ClientError) or (isinstance(cut_off, Heard) and cut_off.status >= 500)
 
 
+async def test_what_is_not_guarded_is_not_cut_off_in_silence_either(database: str) -> None:
+    async with orders_api() as orders, running(upstream=orders.url, database_url=database) as proxy:
+        orders.gate.clear()
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        writer.write(b"GET /orders HTTP/1.1\r\nHost: orders\r\n\r\n")
+        await orders.arrived.wait()
+        proxy.signal(signal.SIGTERM)
+        await until_refused(proxy.port)
+        proxy.signal(signal.SIGTERM)
+        assert await proxy.exit_code(5) == 1
+        assert "1 requests were cut off" in proxy.output
+        assert b"HTTP/1.1 2" not in await reader.read()
+        writer.close()
+
+
 async def test_during_the_drain_delay_it_is_not_ready_but_still_serves(database: str) -> None:
     async with (
         orders_api() as orders,
