@@ -16,6 +16,7 @@ MIB = 1024 * 1024
 SIZE = 1024 * MIB
 PIECE = b"x" * MIB
 GROWTH = 64 * MIB
+KEYED = b"POST /down\r\nAuthorization: Bearer ada\r\nIdempotency-Key: order-1\r\n"
 
 
 def resident(proxy: Proxy) -> int:
@@ -71,33 +72,60 @@ async def test_a_gibibyte_up_and_a_gibibyte_down(database: str) -> None:
         assert resident(proxy) - before < GROWTH
 
 
-async def test_back_pressure_reaches_both_ends(database: str) -> None:
-    """A client that does not read holds the upstream back, and an upstream that does not read holds the client back."""
+async def stands_still(moved: list[int]) -> int:
+    """How many pieces have moved, once no more do."""
+    before = -1
+    while before != moved[0]:
+        before = moved[0]
+        await asyncio.sleep(0.3)
+    return before
 
-    async def stuck(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+
+@pytest.mark.parametrize("lines", [b"GET /down", KEYED], ids=["unguarded", "guarded"])
+async def test_a_client_that_does_not_read_holds_the_upstream_back(database: str, lines: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % SIZE)
-        try:
-            while True:
-                writer.write(PIECE)
-                await writer.drain()
-                written[0] += 1
-        finally:
-            writer.transport.abort()
+        while True:
+            writer.write(PIECE)
+            await writer.drain()
+            written[0] += 1
 
     written = [0]
     async with (
-        RawServer(stuck) as upstream,
+        RawServer(serve) as upstream,
         running(upstream=upstream.url, database_url=database) as proxy,
         connected(proxy.port) as wire,
     ):
-        await wire.say(b"GET /down HTTP/1.1\r\nHost: api\r\n\r\n")
+        method, _, more = lines.partition(b"\r\n")
+        await wire.say(method + b" HTTP/1.1\r\nHost: api\r\n" + more + b"\r\n")
         await wire.head()
-        before = -1
-        while before != written[0]:  # until it stands still
-            before = written[0]
-            await asyncio.sleep(0.3)
-        assert before < 64
+        assert await stands_still(written) < 64
+
+
+async def test_an_upstream_that_does_not_read_holds_the_client_back(database: str) -> None:
+    async def serve(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.Event().wait()
+
+    async def send() -> None:
+        while True:
+            await wire.say(PIECE)
+            written[0] += 1
+
+    written = [0]
+    async with (
+        RawServer(serve) as upstream,
+        running(upstream=upstream.url, database_url=database) as proxy,
+        connected(proxy.port) as wire,
+    ):
+        before = resident(proxy)
+        await wire.say(b"PUT /up HTTP/1.1\r\nHost: api\r\nContent-Length: %d\r\n\r\n" % SIZE)
+        sending = asyncio.create_task(send())
+        assert await stands_still(written) < 64
+        assert resident(proxy) - before < GROWTH
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
 
 
 async def test_a_crowd_of_the_largest_writes_stays_within_the_formula(database: str) -> None:
