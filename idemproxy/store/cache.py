@@ -38,6 +38,8 @@ class Cache:
         self._entries: OrderedDict[RecordId, _Entry] = OrderedDict()
         self.bytes = 0
         self.trusted = False
+        self._purged = float("-inf")
+        """When the last purge was heard of, of whatever record: they are rare, and one time is enough."""
 
     def get(self, id: RecordId) -> Completed | None:
         entry = self._entries.get(id)
@@ -49,8 +51,9 @@ class Cache:
         self._entries.move_to_end(id)
         return entry.completed
 
-    def put(self, id: RecordId, completed: Completed, until: float) -> None:
-        if completed.answer is None:
+    def put(self, id: RecordId, completed: Completed, until: float, *, asked: float) -> None:
+        """`asked` is when the statement began that told of it: it may have been told before a purge, and be late."""
+        if completed.answer is None or asked <= self._purged:
             return
         answer = completed.answer
         size = ENTRY_BYTES + len(answer.body) + sum(len(name) + len(value) for name, value in answer.headers)
@@ -68,7 +71,12 @@ class Cache:
         if entry is not None:
             self.bytes -= entry.size
 
-    def clear(self) -> None:
+    def purge(self, id: RecordId) -> None:
+        self._purged = now()
+        self.drop(id)
+
+    def purge_all(self) -> None:
+        self._purged = now()
         self._entries.clear()
         self.bytes = 0
 

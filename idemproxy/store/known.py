@@ -55,8 +55,9 @@ class Known:
         claim = lease.claim
         stored = replace(answer, reason=reason(answer.status))  # the phrase is not kept
         fact = Completed(claim.token, claim.fingerprint, answer.status, stored)
-        self._cache.put(claim.id, fact, started + claim.ttl_seconds)
+        self._cache.put(claim.id, fact, started + claim.ttl_seconds, asked=started)
 
-    def read(self, id: RecordId, fact: Found, until: float) -> None:
+    def read(self, id: RecordId, fact: Found, until: float, started: float) -> None:
+        """A statement that began at `started` has found this."""
         if isinstance(fact, Completed):
-            self._cache.put(id, fact, until)
+            self._cache.put(id, fact, until, asked=started)

@@ -248,7 +248,7 @@ class PostgresStore:
         for row in rows:
             claim = claims[row["n"]]
             found[claim.token] = fact = _fact(row, claim)
-            self._known.read(claim.id, fact, started - row["expired_since"])
+            self._known.read(claim.id, fact, started - row["expired_since"], started)
         return [claim for claim in claims if claim.token not in found]
 
     async def _run_renewals(self, leases: Sequence[Lease]) -> Sequence[bool]:

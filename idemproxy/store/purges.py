@@ -62,7 +62,7 @@ class Purges:
 
     async def _listen(self, connection: asyncpg.Connection) -> None:
         await connection.add_listener(CHANNEL, self._on_notification)
-        self._cache.clear()
+        self._cache.purge_all()
         while True:
             await self._ping()
             self._cache.trusted = True
@@ -89,6 +89,6 @@ class Purges:
             return
         try:
             key, scope, route = orjson.loads(text)
-            self._cache.drop(RecordId(key, bytes.fromhex(scope), route))
+            self._cache.purge(RecordId(key, bytes.fromhex(scope), route))
         except (ValueError, TypeError):
-            self._cache.clear()  # a purge that cannot be read may be of anything
+            self._cache.purge_all()  # a purge that cannot be read may be of anything

@@ -13,12 +13,12 @@ import asyncpg
 import orjson
 from asyncpg.pool import PoolConnectionProxy
 
-from idemproxy.core import headers as header_lines
 from idemproxy.core.messages import Answer, Headers
 from idemproxy.core.record import RecordId
 from idemproxy.core.steer import Action, Facts, Refusal, State, refused, state_of
 from idemproxy.ports import StoreUnavailable
 from idemproxy.store import queries
+from idemproxy.store.packing import pack, unpack
 from idemproxy.store.purges import CHANNEL, purged
 from idemproxy.store.search import ORDERS, Search, statement
 
@@ -42,7 +42,7 @@ class Record:
     expires_at: datetime
     status: int | None
     size: int | None
-    """Size of the stored body; None when there is no answer, or it was not kept."""
+    """What the stored body takes, which may be compressed; None when there is no answer, or it was not kept."""
     facts: Facts
     headers: Headers | None = None
     body: bytes | None = None
@@ -122,8 +122,7 @@ class Records:
                 return refusal
             if action is Action.RESOLVE_HAPPENED:
                 assert answer is not None  # noqa: S101 - what happened is replayed: the caller brings the answer
-                block = header_lines.encode(answer.headers)
-                result = (os.urandom(16), answer.status, block, answer.body)
+                result = (os.urandom(16), answer.status, *pack(answer.headers, answer.body))
                 await connection.execute(self._sql["resolve_record"], *place, row["token"], *result)
             else:
                 await connection.execute(self._sql["delete_record"], *place, row["token"])
@@ -173,7 +172,7 @@ class Records:
 
 def _record(row: asyncpg.Record) -> Record:
     state = state_of(row["state"], held=row["held"], expired=row["expired"])
-    kept = row.get("body") is not None
+    headers, body = (None, None) if row.get("body") is None else unpack(row["headers"], row["body"])
     return Record(
         id=RecordId(row["key"], row["scope"], row["route"]),
         fingerprint=row["fingerprint"],
@@ -186,8 +185,8 @@ def _record(row: asyncpg.Record) -> Record:
         status=row["status"],
         size=row["size"],
         facts=Facts(state, row["attempt"], row["held"], row["lease_left"]),
-        headers=header_lines.decode(row["headers"]) if kept else None,
-        body=row["body"] if kept else None,
+        headers=headers,
+        body=body,
     )
 
 

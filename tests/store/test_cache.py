@@ -39,8 +39,8 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def test_an_entry_is_found_until_its_time_is_over() -> None:
     cache = Cache(MIB)
-    cache.put(id_of(1), completed(), now() + 60)
-    cache.put(id_of(2), completed(), now())
+    cache.put(id_of(1), completed(), now() + 60, asked=now())
+    cache.put(id_of(2), completed(), now(), asked=now())
     assert cache.get(id_of(1)) == completed()
     assert cache.get(id_of(2)) is None
     assert len(cache) == 1
@@ -49,30 +49,40 @@ def test_an_entry_is_found_until_its_time_is_over() -> None:
 def test_its_bound_is_in_bytes_and_what_was_used_last_stays() -> None:
     cache = Cache(3 * (ENTRY_BYTES + 1000))
     for number in (1, 2, 3):
-        cache.put(id_of(number), completed(b"x" * 1000), now() + 60)
+        cache.put(id_of(number), completed(b"x" * 1000), now() + 60, asked=now())
     cache.get(id_of(1))
-    cache.put(id_of(4), completed(b"x" * 1000), now() + 60)
+    cache.put(id_of(4), completed(b"x" * 1000), now() + 60, asked=now())
     assert [cache.get(id_of(number)) is not None for number in (1, 2, 3, 4)] == [True, False, True, True]
     assert cache.bytes == 3 * (ENTRY_BYTES + 1000)
 
 
 def test_what_is_larger_than_all_of_it_is_left_out() -> None:
     cache = Cache(MIB)
-    cache.put(id_of(1), completed(), now() + 60)
-    cache.put(id_of(2), completed(b"x" * MIB), now() + 60)
+    cache.put(id_of(1), completed(), now() + 60, asked=now())
+    cache.put(id_of(2), completed(b"x" * MIB), now() + 60, asked=now())
     assert (len(cache), cache.get(id_of(2))) == (1, None)
 
 
 def test_putting_dropping_and_clearing_leave_no_bytes_behind() -> None:
     cache = Cache(MIB)
     for _ in range(3):
-        cache.put(id_of(1), completed(b"xyz"), now() + 60)
+        cache.put(id_of(1), completed(b"xyz"), now() + 60, asked=now())
     assert cache.bytes == ENTRY_BYTES + 3
     cache.drop(id_of(1))
     assert cache.bytes == 0
-    cache.put(id_of(1), completed(), now() + 60)
-    cache.clear()
+    cache.put(id_of(1), completed(), now() + 60, asked=now())
+    cache.purge_all()
     assert (cache.bytes, len(cache)) == (0, 0)
+
+
+def test_what_was_asked_for_before_a_purge_is_not_kept_after_it() -> None:
+    cache = Cache(MIB)
+    asked = now()
+    cache.purge(id_of(1))
+    cache.put(id_of(1), completed(), now() + 60, asked=asked)
+    assert cache.get(id_of(1)) is None
+    cache.put(id_of(1), completed(), now() + 60, asked=now())
+    assert cache.get(id_of(1)) == completed()
 
 
 @asynccontextmanager
@@ -127,8 +137,8 @@ async def test_a_purge_reaches_every_cache(database: str, rows: asyncpg.Connecti
     async with listening(database, one), listening(database, two):
         await until(lambda: one.trusted and two.trusted)
         for cache in (one, two):
-            cache.put(id_of(1), completed(), now() + 60)
-            cache.put(id_of(2), completed(), now() + 60)
+            cache.put(id_of(1), completed(), now() + 60, asked=now())
+            cache.put(id_of(2), completed(), now() + 60, asked=now())
         await rows.execute("SELECT pg_notify($1, $2)", CHANNEL, purged(id_of(1)))
         await until(lambda: not one.get(id_of(1)) and not two.get(id_of(1)))
         assert one.get(id_of(2))
@@ -144,7 +154,7 @@ async def test_a_lost_connection_ends_the_trust_and_memory_starts_afresh(
     cache = Cache(MIB)
     async with listening(database, cache):
         await until(lambda: cache.trusted)
-        cache.put(id_of(1), completed(), now() + 60)
+        cache.put(id_of(1), completed(), now() + 60, asked=now())
         await rows.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
             "AND pid <> pg_backend_pid()"
