@@ -1,4 +1,4 @@
-"""What a worker knows of its parent and of the other workers, and how their metrics become one page."""
+"""What a worker knows of its parent and of the other workers, and how their figures become one page."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
+import orjson
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
+from idemproxy.operator.live import Live, together
 from idemproxy.operator.metrics import Metrics
+from idemproxy.operator.views import View
 
 VARIABLE = "_IDEMPROXY_WORKER"
 ASK_SECONDS = 1.0
@@ -44,10 +47,11 @@ def inherited(environment: Mapping[str, str]) -> Inherited | None:
 
 
 class Siblings:
-    """Gives this worker's metrics to the others, and the metrics of all of them to whoever asks."""
+    """Gives this worker's figures to the others, and the figures of all of them to whoever asks."""
 
-    def __init__(self, metrics: Metrics, given: Inherited | None) -> None:
+    def __init__(self, metrics: Metrics, live: Live, given: Inherited | None) -> None:
         self._metrics = metrics
+        self._live = live
         self._given = given
         self._stack = AsyncExitStack()
 
@@ -64,28 +68,37 @@ class Siblings:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    async def _answer(self, _: web.BaseRequest) -> web.Response:
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        if request.path == "/live":
+            return web.Response(body=orjson.dumps(self._live.own()))
         return web.Response(body=generate_latest(self._metrics.registry))
 
     async def metrics(self) -> bytes:
         """The metrics page: of this process, or of all workers together."""
         own = generate_latest(self._metrics.registry)
-        if self._given is None:
-            return own
-        pages = await asyncio.gather(*(_ask(path) for path in self._others(self._given)))
-        return merged([own, *(page for page in pages if page is not None)], self._metrics.alike)
+        return own if self._given is None else merged([own, *await self._others("/metrics")], self._metrics.alike)
 
-    @staticmethod
-    def _others(given: Inherited) -> list[Path]:
-        return [path for path in Path(given.siblings).glob("*.sock") if path.stem != str(given.number)]
+    async def live(self) -> View:
+        """The last minutes: of this process, or of all workers together."""
+        others = [orjson.loads(page) for page in await self._others("/live")]
+        return together([self._live.own(), *others])
+
+    async def _others(self, path: str) -> list[bytes]:
+        sockets = _sockets(self._given) if self._given else []
+        pages = await asyncio.gather(*(_ask(file, path) for file in sockets))
+        return [page for page in pages if page is not None]
 
 
-async def _ask(path: Path) -> bytes | None:
+def _sockets(given: Inherited) -> list[Path]:
+    return [file for file in Path(given.siblings).glob("*.sock") if file.stem != str(given.number)]
+
+
+async def _ask(file: Path, path: str) -> bytes | None:
     timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
     with contextlib.suppress(aiohttp.ClientError, OSError):
         async with (
-            aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path)), timeout=timeout) as client,
-            client.get("http://worker/metrics") as answer,
+            aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(file)), timeout=timeout) as client,
+            client.get(f"http://worker{path}") as answer,
         ):
             return await answer.read()
     return None

@@ -8,7 +8,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from idemproxy.operator import api, dashboard
-from idemproxy.operator.office import Office
+from idemproxy.operator.desk import Desk
 
 Ready = Callable[[], Awaitable[str | None]]
 """None when requests can be served, else the reason why not."""
@@ -16,7 +16,7 @@ MetricsPage = Callable[[], Awaitable[bytes]]
 
 
 def application(
-    metrics: MetricsPage, ready: Ready, office: Office, policy: api.Facts, *, token: str | None
+    metrics: MetricsPage, live: api.Numbers, ready: Ready, desk: Desk, policy: api.Facts, *, token: str | None
 ) -> web.Application:
     async def livez(_: web.Request) -> web.Response:
         # The loop answers, so the process lives. Never asks the store: restarting would not bring that back.
@@ -36,6 +36,6 @@ def application(
     app.router.add_get("/healthz", livez)
     app.router.add_get("/readyz", readyz)
     app.router.add_get("/metrics", show_metrics)
-    app.router.add_routes(api.routes(office.desk, office.live, policy))
+    app.router.add_routes(api.routes(desk, live, policy))
     app.router.add_routes(dashboard.routes())
     return app

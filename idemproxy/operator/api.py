@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from importlib.resources import files
 
 import orjson
@@ -13,8 +13,8 @@ from aiohttp.typedefs import Middleware
 from idemproxy import __version__
 from idemproxy.operator import access
 from idemproxy.operator.desk import Desk
-from idemproxy.operator.live import Live
 from idemproxy.operator.problems import Refused, invalid
+from idemproxy.operator.views import View
 from idemproxy.ports import StoreUnavailable
 
 log = logging.getLogger("idemproxy")
@@ -24,9 +24,10 @@ MAX_CHANGE_BYTES = 8 * 1024 * 1024
 LATEST = 100
 
 Facts = Callable[[], dict[str, object]]
+Numbers = Callable[[], Awaitable[View]]
 
 
-def routes(desk: Desk, live: Live, policy: Facts) -> list[web.RouteDef]:
+def routes(desk: Desk, live: Numbers, policy: Facts) -> list[web.RouteDef]:
     async def records(request: web.Request) -> web.Response:
         return reply(await desk.find(request.query))
 
@@ -54,7 +55,7 @@ def routes(desk: Desk, live: Live, policy: Facts) -> list[web.RouteDef]:
         return reply(await desk.suspected_duplicates(LATEST))
 
     async def numbers(_: web.Request) -> web.Response:
-        return reply(live.view())
+        return reply(await live())
 
     async def effective(_: web.Request) -> web.Response:
         return reply(policy())

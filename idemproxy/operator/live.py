@@ -1,4 +1,7 @@
-"""The last minutes in numbers, for the dashboard's charts: a sample every few seconds, kept in memory."""
+"""The last minutes in numbers, for the dashboard's charts: a sample every few seconds, kept in memory.
+
+All workers take their samples at the same beats of the wall clock, so that theirs add up.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ import asyncio
 import logging
 import time
 from collections import deque
-from typing import Any
+from collections.abc import Sequence
 
 from prometheus_client import Counter, Gauge, Histogram
 
 from idemproxy.operator.metrics import Metrics
+from idemproxy.operator.views import View
 from idemproxy.ports import StoreUnavailable
 from idemproxy.store.records import Records
 
@@ -22,12 +26,16 @@ SAMPLES = 150
 COUNT_EVERY = 5
 """Counting open records costs a few indexed reads: once in ten seconds is plenty for an alert."""
 
+TIMES = ("_upstream_sum", "_upstream_count", "_store_sum", "_store_count")
+ADD_UP = ("in_flight", *TIMES)
+"""What the workers have each a part of. Of what is unknown, each sees the whole."""
+
 
 class Live:
     def __init__(self, metrics: Metrics, records: Records) -> None:
         self._metrics = metrics
         self._records = records
-        self._samples: deque[dict[str, Any]] = deque(maxlen=SAMPLES)
+        self._samples: deque[View] = deque(maxlen=SAMPLES)
         self._before = self._totals()
 
     async def run(self) -> None:
@@ -36,7 +44,7 @@ class Live:
             if turn % COUNT_EVERY == 0:
                 await self.count()
             turn += 1
-            await asyncio.sleep(SAMPLE_SECONDS)
+            await asyncio.sleep(SAMPLE_SECONDS - time.time() % SAMPLE_SECONDS)
             self.sample()
 
     async def count(self) -> None:
@@ -54,18 +62,17 @@ class Live:
         change = {name: value - before.get(name, 0.0) for name, value in now.items()}
         self._samples.append(
             {
-                "at": time.time(),
+                "at": round(time.time() / SAMPLE_SECONDS) * SAMPLE_SECONDS,
                 "outcomes": {name: change[name] for name in change if not name.startswith("_")},
                 "in_flight": _value(self._metrics.in_flight),
                 "unknown": _value(self._metrics.unknown_records),
-                "upstream_ms": _mean(change, "_upstream"),
-                "store_ms": _mean(change, "_store"),
+                **{name: change[name] for name in TIMES},
             }
         )
 
-    def view(self) -> dict[str, Any]:
+    def own(self) -> View:
+        """This process's part of the view."""
         return {
-            "interval_seconds": SAMPLE_SECONDS,
             "samples": list(self._samples),
             "totals": {name: value for name, value in self._totals().items() if not name.startswith("_")},
         }
@@ -105,6 +112,33 @@ def _histogram(histogram: Histogram) -> tuple[float, float]:
     return total, count
 
 
-def _mean(change: dict[str, float], name: str) -> float | None:
-    count = change[f"{name}_count"]
-    return round(change[f"{name}_sum"] / count * 1000, 3) if count else None
+def together(parts: Sequence[View]) -> View:
+    """One view from those of all workers, up to the last beat that all of them have sampled."""
+    last = min((part["samples"][-1]["at"] for part in parts if part["samples"]), default=0.0)
+    beats: dict[float, View] = {}
+    totals: dict[str, float] = {}
+    for part in parts:
+        _add(totals, part["totals"])
+        for sample in part["samples"]:
+            if sample["at"] > last:
+                break
+            beat = beats.setdefault(sample["at"], {"outcomes": {}, "unknown": 0.0, **dict.fromkeys(ADD_UP, 0.0)})
+            _add(beat["outcomes"], sample["outcomes"])
+            _add(beat, {name: sample[name] for name in ADD_UP})
+            beat["unknown"] = max(beat["unknown"], sample["unknown"])
+    samples = [{"at": at, **_shown(beats[at])} for at in sorted(beats)[-SAMPLES:]]
+    return {"interval_seconds": SAMPLE_SECONDS, "samples": samples, "totals": totals}
+
+
+def _add(sums: View, more: dict[str, float]) -> None:
+    for name, value in more.items():
+        sums[name] = sums.get(name, 0.0) + value
+
+
+def _shown(beat: View) -> View:
+    times = {f"{name}_ms": _mean(beat[f"_{name}_sum"], beat[f"_{name}_count"]) for name in ("upstream", "store")}
+    return {**{name: beat[name] for name in ("outcomes", "in_flight", "unknown")}, **times}
+
+
+def _mean(seconds: float, count: float) -> float | None:
+    return round(seconds / count * 1000, 3) if count else None

@@ -98,8 +98,8 @@ class Proxy:
 @asynccontextmanager
 async def running(**settings: str) -> AsyncIterator[Proxy]:
     """`idemproxy run` with these settings, ready; killed and reaped at the end, whatever happens."""
-    port, admin_port = free_port(), free_port()
-    settings = {"listen": f"127.0.0.1:{port}", "admin_listen": f"127.0.0.1:{admin_port}", **settings}
+    settings = {"listen": f"127.0.0.1:{free_port()}", "admin_listen": f"127.0.0.1:{free_port()}", **settings}
+    port, admin_port = (int(settings[name].rpartition(":")[2]) for name in ("listen", "admin_listen"))
     with tempfile.TemporaryFile() as log:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
