@@ -19,6 +19,7 @@ from idemproxy.contract.live import ContractError, LiveContract
 from idemproxy.contract.published import Published
 from idemproxy.contract.routes import second_reading, segments_of
 from idemproxy.contract.tool_contract import declared_tools
+from idemproxy.core.headers import as_it_came, to_client
 from idemproxy.core.hops import Hop
 from idemproxy.core.identity import key_hash
 from idemproxy.core.policy import JwtScope
@@ -123,7 +124,7 @@ class Service:
         front: OpenUpstream = upstream
         if shadow:
             log.warning("shadow mode: nothing is guarded; what would have been done is only reported")
-            front = ShadowUpstream(upstream, self.contract.match, self.office.shadow.saw, max_request_bytes=largest)
+            front = ShadowUpstream(upstream, self._seen_in_shadow, self.office.shadow.saw, max_request_bytes=largest)
         self.data = DataServer(
             nothing_guarded if shadow else self.contract.match,
             self.exchange,
@@ -135,6 +136,7 @@ class Service:
             published=(
                 nothing_published if shadow else Published(self.contract, Steps(self.pool, settings.tombstone_seconds))
             ),
+            shown=as_it_came if shadow else to_client,
             tools=None if shadow else self.tools,
         )
         sweeping = sweep_forever(
@@ -150,6 +152,11 @@ class Service:
         await self._listen_admin()
         await self._listen_data()
 
+    def _seen_in_shadow(self, method: str, path: bytes) -> object:
+        """Tool calls are left out: which of them would be guarded is known only by reading along with the server."""
+        called = self.tools is not None and method == "POST" and self.tools.serves(path)
+        return None if called else self.contract.match(method, path)
+
     def _broken(self, upstream: Upstream) -> Upstream:
         """The upstream behind a circuit breaker, if there shall be one. Only guarded writes go through it."""
         if not self._settings.breaker_failures:
@@ -159,13 +166,14 @@ class Service:
         return breaker
 
     async def _listen_admin(self) -> None:
-        siblings = Siblings(self.metrics, self._inherited)
+        siblings = Siblings(self.metrics, self.office.live, self._inherited)
         await self._stack.enter_async_context(siblings)
         token = self._settings.admin_token
         app = application(
             siblings.metrics,
+            siblings.live,
             self._ready,
-            self.office,
+            self.office.desk,
             self._policy,
             token=token.get_secret_value() if token else None,
         )

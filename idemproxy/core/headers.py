@@ -128,6 +128,12 @@ def trailers_to_upstream(trailers: Headers, own: frozenset[bytes]) -> Headers:
     )
 
 
+def as_it_came(headers: Headers) -> Headers:
+    """An answer's fields without those of the upstream's connection."""
+    named = nominated(headers)
+    return tuple([line for line in headers if (name := line[0].lower()) not in HOP_BY_HOP and name not in named])
+
+
 def to_client(headers: Headers) -> Headers:
     """An answer's fields without those of the upstream's connection and without those only the proxy may say.
 

@@ -22,6 +22,8 @@ LOSS_CODES = {
 
 
 Watch = Callable[[Opened], Opened]
+Shown = Callable[[Headers], Headers]
+"""Which of an answer's fields the client gets to see."""
 
 _UNSEEN = frozenset({b"h2c", b"h2", b"h3", b"http", b"https", b"tls"})
 """Inside of these, requests would go to the API that nobody guards."""
@@ -35,12 +37,13 @@ async def pass_through(
     hop: Hop,
     own: frozenset[bytes],
     marks: Headers,
+    shown: Shown = to_client,
     watch: Watch | None = None,
     timeout: float,
 ) -> bool | Problem:
     """Hand the request on and its answer back; a Problem when there is none. `whole` may hold a body read before.
 
-    `marks` are the fields that the contract adds to the answer; `watch` may read along.
+    `marks` are the fields that the contract adds to those of the answer that are `shown`; `watch` may read along.
     """
     framing, body = _body(request, whole)
     headers = to_upstream(whole.headers, hop=hop, framing=framing, own=own)
@@ -56,7 +59,7 @@ async def pass_through(
             headers,
             body,
             timeout=timeout,
-            interim=_interim(request) if request.head.minor == 1 else None,
+            interim=_interim(request, shown) if request.head.minor == 1 else None,
             trailers=lambda: trailers_to_upstream(request.trailers, own),
         )
     match sent:
@@ -68,7 +71,7 @@ async def pass_through(
             await tunnel(request, sent, _switched_head(sent))
             return False
         case Opened():
-            return await _stream_back(request, watch(sent) if watch else sent, marks)
+            return await _stream_back(request, watch(sent) if watch else sent, shown, marks)
         case _:
             assert_never(sent)
 
@@ -99,21 +102,21 @@ def _body(request: ClientRequest, whole: Request) -> tuple[tuple[bytes, bytes] |
     return None, b""
 
 
-def _interim(request: ClientRequest) -> Interim:
+def _interim(request: ClientRequest, shown: Shown) -> Interim:
     def hand_on(status: int, reason: bytes, headers: Headers) -> None:
         if status != 100:  # the proxy itself asks for the body
-            request.write(interim_head(status, reason, to_client(headers)))
+            request.write(interim_head(status, reason, shown(headers)))
 
     return hand_on
 
 
-async def _stream_back(request: ClientRequest, opened: Opened, marks: Headers) -> bool:
+async def _stream_back(request: ClientRequest, opened: Opened, shown: Shown, marks: Headers) -> bool:
     head, keep_alive = request.head, request.keep_alive
     bodiless = head.method == "HEAD" or opened.status in NO_BODY
     chunked = not bodiless and header_value(opened.headers, b"content-length") is None
     if chunked and head.minor == 0:
         chunked = keep_alive = False  # HTTP/1.0 has no other way to say where the body ends
-    lines = to_client(opened.headers) + marks
+    lines = shown(opened.headers) + marks
     if opened.status == 204:
         lines = tuple(line for line in lines if line[0].lower() != b"content-length")
     if chunked:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from idemproxy.core.messages import Headers, Request
 from idemproxy.core.policy import Operation
-from idemproxy.ports import AnswerBody, BodyLost, Interim, Lost, NotSent, Opened, OpenUpstream, Switched
+from idemproxy.core.steering import Steering, steering
+from idemproxy.ports import BodyLost, Interim, Lost, NotSent, Opened, OpenUpstream, Switched
 
 log = logging.getLogger("idemproxy")
 
@@ -29,6 +30,8 @@ class Sighting:
     started: float
     ended: float
     status: int | None
+    said: Steering
+    """What the upstream says about its answer."""
 
 
 Saw = Callable[[Sighting], None]
@@ -71,10 +74,11 @@ class ShadowUpstream:
         copy = _Copy(self._max_bytes)
         started = time.monotonic()
 
-        def ended(status: int | None) -> None:
+        def ended(status: int | None, answered: Headers = ()) -> None:
             request = Request(method, target, headers, b"".join(copy.pieces))
+            said = steering(answered)
             try:
-                self._saw(Sighting(operation, request, copy.whole, started, time.monotonic(), status))
+                self._saw(Sighting(operation, request, copy.whole, started, time.monotonic(), status, said))
             except Exception:
                 log.exception("shadow mode failed to look at a request")
 
@@ -83,7 +87,7 @@ class ShadowUpstream:
             method, target, headers, flowing, timeout=timeout, interim=interim, trailers=trailers
         )
         if isinstance(sent, Opened):
-            return Opened(sent.status, sent.reason, sent.headers, _Watched(sent.body, sent.status, ended))
+            return Opened(sent.status, sent.reason, sent.headers, _Watched(sent, ended))
         if isinstance(sent, Lost):
             ended(None)
         return sent
@@ -119,10 +123,10 @@ class _Copy:
 class _Watched:
     """An answer's body that tells, once, how it ended."""
 
-    def __init__(self, body: AnswerBody, status: int, ended: Callable[[int | None], None]) -> None:
-        self._body = body
-        self._status = status
-        self._ended: Callable[[int | None], None] | None = ended
+    def __init__(self, answer: Opened, ended: Callable[[int | None, Headers], None]) -> None:
+        self._answer = answer
+        self._body = answer.body
+        self._ended: Callable[[int | None, Headers], None] | None = ended
 
     async def read(self) -> bytes:
         try:
@@ -131,12 +135,12 @@ class _Watched:
             self._tell(None)
             raise
         if not piece:
-            self._tell(self._status)
+            self._tell(self._answer.status)
         return piece
 
     def close(self) -> None:
         self._body.close()
-        self._tell(self._status)  # the client has gone; a guarded answer would have been read to its end
+        self._tell(self._answer.status)  # the client has gone; a guarded answer would have been read to its end
 
     @property
     def complete(self) -> bool:
@@ -149,4 +153,4 @@ class _Watched:
     def _tell(self, status: int | None) -> None:
         if self._ended is not None:
             ended, self._ended = self._ended, None
-            ended(status)
+            ended(status, self._answer.headers)

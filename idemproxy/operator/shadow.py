@@ -84,7 +84,9 @@ class Shadow:
             return None
         known = fingerprint(request, operation.policy.rules, self._max_bytes).to_bytes()
         status = sighting.status
-        settlement = Settlement.MARK_UNKNOWN if status is None else after_answer(status, operation.policy)
+        settlement = (
+            Settlement.MARK_UNKNOWN if status is None else after_answer(status, operation.policy, sighting.said)
+        )
         milliseconds = round((sighting.ended - sighting.started) * 1000, 1)
         detail = {"settled": milliseconds, "kept": settlement is Settlement.COMPLETE}
         trace = trace_id(request.headers)

@@ -96,7 +96,8 @@ async def test_redirects_are_handed_on(proxy: StartProxy) -> None:
         assert len(upstream.requests) == 1
 
 
-async def test_trailers_pass_both_ways(proxy: StartProxy) -> None:
+@pytest.mark.parametrize("mode", [{}, {"mode": "shadow", "methods": "PUT"}])
+async def test_trailers_pass_both_ways(proxy: StartProxy, mode: dict[str, str]) -> None:
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         seen.append(await reader.readuntil(b"\r\n\r\n"))
@@ -108,7 +109,7 @@ async def test_trailers_pass_both_ways(proxy: StartProxy) -> None:
         b"PUT / HTTP/1.1\r\nHost: api\r\nTransfer-Encoding: chunked\r\n\r\n"
         b"2;ext\r\nhi\r\n0\r\nX-Sum: 1\r\nAuthorization: x\r\n\r\n"
     )
-    got = await heard(proxy, handler, request)
+    got = await heard(proxy, handler, request, **mode)
     assert seen == [b"2\r\nhi\r\n0\r\nX-Sum: 1\r\n\r\n"]
     assert got.endswith(b"2\r\nok\r\n0\r\nX-Sum: 2\r\n\r\n")
 
@@ -209,8 +210,9 @@ async def chat(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         writer.write(said.upper())
 
 
-async def test_a_websocket_is_a_tunnel(proxy: StartProxy) -> None:
-    async with RawServer(chat) as upstream, proxy(upstream.url) as service, connected(service.port) as wire:
+@pytest.mark.parametrize("mode", ["enforce", "shadow"])
+async def test_a_websocket_is_a_tunnel(proxy: StartProxy, mode: str) -> None:
+    async with RawServer(chat) as upstream, proxy(upstream.url, mode=mode) as service, connected(service.port) as wire:
         await wire.say(HANDSHAKE + b"early ")
         assert await wire.head() == AGREED
         assert sorted([await wire.read(6), await wire.read(6)]) == [b"EARLY ", b"hello "]

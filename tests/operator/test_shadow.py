@@ -8,6 +8,7 @@ import logging
 import aiohttp
 import asyncpg
 import pytest
+from aiohttp import web
 
 from idemproxy.service import Service
 from idemproxy.settings import SettingsError, load
@@ -27,7 +28,8 @@ async def post(service: Service, key: str | None, item: str = "tea") -> tuple[in
 
 
 async def would(service: Service) -> dict[str, float]:
-    await service.office.flush()
+    for _ in range(2):  # judged and written, then compared
+        await service.office.flush()
     names = ("first_write", "replay", "conflict", "in_progress", "missing_key", "invalid")
     registry = service.metrics.registry
     found = {
@@ -132,6 +134,28 @@ async def test_answers_pass_byte_for_byte(proxy: StartProxy) -> None:
         status, body, names = await post(service, "a")
         assert (status, body) == (200, b"\x00\xff")
         assert "x-odd" in names
+
+
+async def test_the_apis_own_word_on_its_answer_counts_in_the_report_and_stays_in_the_answer(proxy: StartProxy) -> None:
+    async def nothing_done(_: web.BaseRequest, __: bytes) -> web.Response:
+        return web.Response(status=200, headers={"Idempotency-Outcome": "none", "Idempotency-Key": "echoed"})
+
+    async with orders_api() as orders, proxy(orders.url, mode="shadow") as service:
+        orders.answer = nothing_done
+        for _ in range(2):
+            _, _, names = await post(service, "a")
+            assert {"idempotency-outcome", "idempotency-key"} <= names
+        assert await would(service) == {"first_write": 2}
+
+
+async def test_tool_calls_pass_and_are_not_taken_for_writes_without_a_key(proxy: StartProxy) -> None:
+    async with orders_api() as orders, proxy(orders.url, mode="shadow", mcp_path="/mcp") as service:
+        url = f"http://127.0.0.1:{service.port}/mcp"
+        call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "pay", "arguments": {}}}
+        async with aiohttp.ClientSession() as client, client.post(url, json=call, headers=ADA) as got:
+            assert got.status == 201
+        assert orders.executions == 1
+        assert await would(service) == {}
 
 
 def test_shadow_mode_without_a_memory_is_refused() -> None:
