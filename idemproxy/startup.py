@@ -89,10 +89,10 @@ async def prepare_schema(dsn: str, settings: Settings) -> str | None:
                 log.info("applied migration %04d_%s", done.version, done.name)
         else:
             await require_current(connection)
-        if role := await connection.fetchval(queries.load()["powerless"]):
+        if powerless := await connection.fetchrow(queries.load()["powerless"]):
             raise StartError(
-                f"IDEMPROXY_DATABASE_URL: role {role} may not work with the records; as their owner, run "
-                f'GRANT SELECT, INSERT, UPDATE, DELETE ON idemproxy.records TO "{role}"'
+                f"IDEMPROXY_DATABASE_URL: role {powerless['role']} may not work with the records; as their owner, run "
+                f"{powerless['remedy']}"
             )
         return weak.in_failover
 

@@ -119,10 +119,14 @@ RETURNING key, scope, route;
 SELECT pg_try_advisory_xact_lock(hashtextextended('idemproxy.sweep', 0));
 
 -- name: powerless
--- The name of this session's role if it lacks any right that the statements above need.
-SELECT current_user
- WHERE NOT (SELECT bool_and(has_table_privilege('idemproxy.records', needed))
-              FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS needed);
+-- What this session's role would have to be granted, if it lacks any right that these statements and the operators' need.
+SELECT current_user AS role,
+       string_agg(format('GRANT %s ON idemproxy.%I TO "%s"', rights, place, current_user), '; ' ORDER BY n) AS remedy
+  FROM (VALUES (1, 'records', 'SELECT, INSERT, UPDATE, DELETE'), (2, 'events', 'SELECT, INSERT, DELETE'),
+               (3, 'changes', 'SELECT, INSERT')) AS needed (n, place, rights)
+ WHERE NOT (SELECT bool_and(has_table_privilege('idemproxy.' || place, one))
+              FROM unnest(string_to_array(rights, ', ')) AS one)
+HAVING count(*) > 0;
 
 -- name: durability
 -- What a failover would cost, and whether this session has the setting it was opened with (a pooler drops it). A role

@@ -15,6 +15,8 @@ from tests.support.process import Finished, free_port, idemproxy, running
 
 WORK = "GRANT USAGE ON SCHEMA idemproxy TO {0}; GRANT SELECT ON idemproxy.migrations TO {0}"
 RECORDS = "GRANT SELECT, INSERT, UPDATE, DELETE ON idemproxy.records TO {0}"
+EVENTS = "GRANT SELECT, INSERT, DELETE ON idemproxy.events TO {0}"
+CHANGES = "GRANT SELECT, INSERT ON idemproxy.changes TO {0}"
 
 
 @dataclass
@@ -69,6 +71,13 @@ async def test_a_role_that_may_only_look_is_told_what_it_lacks(database: str, ro
     assert_one_line(finished, f'GRANT SELECT, INSERT, UPDATE, DELETE ON idemproxy.records TO "{role.name}"')
 
 
+async def test_a_role_that_could_not_write_the_audit_trail_is_told_so(database: str, role: Role) -> None:
+    await role.may(WORK, RECORDS)
+    finished = await idemproxy("run", **settings(role.url(database)))
+    wanted = "; ".join(grant.replace("{0}", f'"{role.name}"') for grant in (EVENTS, CHANGES))
+    assert_one_line(finished, f"as their owner, run {wanted}")
+
+
 async def test_a_role_that_may_not_change_the_schema_cannot_migrate(empty_database: str, role: Role) -> None:
     assert_one_line(await idemproxy("migrate", **settings(role.url(empty_database))), "permission denied")
 
@@ -77,7 +86,7 @@ async def test_a_role_that_may_not_change_the_schema_cannot_migrate(empty_databa
 async def test_the_rights_to_work_are_enough_once_the_schema_is_current(
     database: str, role: Role, auto_migrate: str
 ) -> None:
-    await role.may(WORK, RECORDS)
+    await role.may(WORK, RECORDS, EVENTS, CHANGES)
     url = role.url(database)
     assert (await idemproxy("migrate", "--check", database_url=url)).code == 0
     assert (await idemproxy("sweep", database_url=url)).code == 0
