@@ -194,6 +194,7 @@ class Exchange:
                     await self._carry_out(request, lease, wire, trail, heard)
             finally:
                 renewal.stop()
+                trail.settled = time.monotonic()
                 settled.set_result(None)
                 if self.running.get(id) is settled:
                     del self.running[id]
@@ -201,10 +202,7 @@ class Exchange:
                     heard.set_result(_refused(Problem(Code.INTERNAL_ERROR), id, wire, Outcome.LOST))
 
         self.tasks.spawn(carry_out(), "guarded write")
-        told = await asyncio.shield(heard)
-        if isinstance(told.reply, Reply):
-            trail.settled = time.monotonic()
-        return told
+        return await asyncio.shield(heard)
 
     async def _probe(self, request: Request, step: Probe, wire: Wire, heard: asyncio.Future[Heard]) -> None:
         """Settle what an earlier attempt came to, if the API can tell; nothing is done when it did not happen."""
@@ -246,9 +244,9 @@ class Exchange:
                     if await recording.whole():
                         trail.answered = time.monotonic()
                         self._observer.upstream_answered(trail.answered - started)
-                        await self._answered(sent, recording, lease, wire, heard)
+                        await self._answered(sent, recording, lease, wire, trail, heard)
                     else:
-                        await self._live(sent, recording, lease, wire, heard)
+                        await self._live(sent, recording, lease, wire, trail, heard)
                 except BodyLost as broken:
                     await self._lost(broken.lost, lease, wire, heard)
             case _:
@@ -278,12 +276,12 @@ class Exchange:
         return (*sent, (b"Idempotency-Attempt", str(lease.attempt).encode()))
 
     async def _answered(
-        self, opened: Opened, recording: Recording, lease: Lease, wire: Wire, heard: asyncio.Future[Heard]
+        self, opened: Opened, recording: Recording, lease: Lease, wire: Wire, trail: Trail, heard: asyncio.Future[Heard]
     ) -> None:
         id = lease.claim.id
         answer = Answer(opened.status, opened.reason, to_client(opened.headers), recording.body)
         said = steering(opened.headers)
-        settlement = wire.settlement(answer, said)
+        trail.settlement = settlement = wire.settlement(answer, said)
         kept = said.store and recording.fits
         stored = await self.settler.settle(lasting(lease, said), settlement, wire.kept(answer), kept=kept)
         if stored is None and settlement is Settlement.COMPLETE:
@@ -320,27 +318,29 @@ class Exchange:
                 return None
 
     async def _live(
-        self, opened: Opened, recording: Recording, lease: Lease, wire: Wire, heard: asyncio.Future[Heard]
+        self, opened: Opened, recording: Recording, lease: Lease, wire: Wire, trail: Trail, heard: asyncio.Future[Heard]
     ) -> None:
         """Let the client hear the answer while it arrives, and its end when it has been settled."""
         key, attempt = lease.claim.id.key, lease.attempt
         headers = marked(to_client(opened.headers), key, wire.policy, replay=False, attempt=attempt)
         heard.set_result(Heard(Outcome.FIRST_WRITE, recording.go_live(headers)))
         try:
-            await self._record(opened, recording, lease, wire)
+            await self._record(opened, recording, lease, wire, trail)
         except BodyLost as broken:
             recording.pipe.end(broken)
         except BaseException:
             recording.pipe.end(BodyLost(Lost(Loss.DISCONNECTED, "the recording was given up")))
             raise
 
-    async def _record(self, opened: Opened, recording: Recording, lease: Lease, wire: Wire) -> None:
+    async def _record(self, opened: Opened, recording: Recording, lease: Lease, wire: Wire, trail: Trail) -> None:
         """Record what flows, settle it, then let go of its end. BodyLost: the client must not see one."""
         try:
             await recording.play()
         except BodyLost:
-            await self.settler.settle(lease, Settlement.MARK_UNKNOWN)
+            trail.settlement = Settlement.MARK_UNKNOWN
+            await self.settler.settle(lease, trail.settlement)
             raise
+        trail.answered = time.monotonic()
         said = steering(opened.headers)
         answer = Answer(opened.status, opened.reason, to_client(opened.headers), recording.body)
         if recording.fits:
@@ -348,6 +348,7 @@ class Exchange:
             answer = wire.kept(answer)
         else:
             settlement, kept = after_answer(opened.status, wire.policy, said), False
+        trail.settlement = settlement
         stored = await self.settler.settle(lasting(lease, said), settlement, answer, kept=kept)
         if stored is None and settlement is Settlement.COMPLETE:
             # Somebody took over while this owner was paused. One body for all clients: this one has to ask again.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from idemproxy.core.judge import Settlement
 from idemproxy.core.messages import Answer, Headers, Request
 from idemproxy.core.policy import Operation
 from idemproxy.core.problems import Code
@@ -205,6 +206,8 @@ class Trail:
     sent: float | None = None
     renewals: int = 0
     answered: float | None = None
+    settlement: Settlement | None = None
+    """What the answer came to."""
     settled: float | None = None
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from idemproxy.core.fingerprint import LARGE_BODY
-from idemproxy.core.headers import nominated, nominates_protected
+from idemproxy.core.headers import nominated, nominates_protected, to_client
 from idemproxy.core.hops import Hop
 from idemproxy.core.identity import NoKey, identify, needs_body
 from idemproxy.core.messages import Headers, Request
@@ -21,7 +21,7 @@ from idemproxy.core.replies import Reply, refusal
 from idemproxy.edge.clients import Clients
 from idemproxy.edge.heads import RefusedError
 from idemproxy.edge.limits import ClientLimits
-from idemproxy.edge.passthrough import Watch, pass_through
+from idemproxy.edge.passthrough import Shown, Watch, pass_through
 from idemproxy.edge.requests import ClientGone, ClientRequest
 from idemproxy.edge.streams import write_live
 from idemproxy.edge.writing import whole_reply
@@ -50,6 +50,7 @@ class DataServer:
         hop: Hop,
         upstream_timeout: float,
         published: Publish,
+        shown: Shown = to_client,
         tools: Door | None = None,
     ) -> None:
         self._match = match
@@ -60,6 +61,7 @@ class DataServer:
         self._hop = hop
         self._timeout = upstream_timeout
         self._published = published
+        self._shown = shown
         self._tools = tools
         self.clients = Clients(self._handle, limits, observer.refused)
 
@@ -163,10 +165,14 @@ class DataServer:
     ) -> bool:
         reply = replace(heard.reply, headers=heard.reply.headers + operation.marks)
         seconds = time.monotonic() - started
-        self._observer.finished(Finished(heard.outcome, head, operation, identity, reply.status, seconds, heard.trail))
+        finished = Finished(heard.outcome, head, operation, identity, reply.status, seconds, heard.trail)
         if isinstance(reply, Reply):
+            self._observer.finished(finished)
             return await self._write(request, reply)
-        return await write_live(request, reply)
+        try:
+            return await write_live(request, reply)
+        finally:  # how a live answer ended is known with its end
+            self._observer.finished(finished)
 
     async def _refuse(
         self,
@@ -221,6 +227,7 @@ class DataServer:
             hop=self._hop,
             own=own,
             marks=marks,
+            shown=self._shown,
             watch=watch,
             timeout=self._timeout,
         )

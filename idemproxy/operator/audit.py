@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from idemproxy.core.identity import key_hash
-from idemproxy.core.judge import Settlement, after_answer
+from idemproxy.core.judge import Settlement
 from idemproxy.core.record import RecordId
 from idemproxy.operator.metrics import Metrics
 from idemproxy.operator.trace import trace_id
@@ -41,13 +41,10 @@ KINDS = {
 
 
 def kind_of(exchange: Finished) -> Kind | None:
-    if exchange.outcome is Outcome.FIRST_WRITE and _settlement(exchange) is Settlement.MARK_UNKNOWN:
+    trail = exchange.trail
+    if exchange.outcome is Outcome.FIRST_WRITE and trail and trail.settlement is Settlement.MARK_UNKNOWN:
         return Kind.UNKNOWN
     return KINDS.get(exchange.outcome)
-
-
-def _settlement(exchange: Finished) -> Settlement:
-    return after_answer(exchange.status, exchange.operation.policy)
 
 
 class Audit:
@@ -57,6 +54,8 @@ class Audit:
         self._keep = keep_seconds
         self._window = window
         self._queue: list[Event | Finished] = []
+        self._written: list[Event] = []
+        """First writes to be compared with the next flush: by then, every worker and replica has written its own."""
         self._alike: dict[tuple[RecordId, str], int] = {}
         """How often the same has happened to the same record within this batch: a storm of retries is one row."""
 
@@ -97,7 +96,12 @@ class Audit:
         return True
 
     async def flush(self) -> None:
-        queue, self._queue = self._queue, []
+        """Compare what was written last time, and write what has come since."""
+        written, self._written = self._written, []
+        for start in range(0, len(written), WRITE_BATCH):
+            await self._look_for_pairs(written[start : start + WRITE_BATCH])
+        queue = [item for item in self._queue if not _flows(item)]
+        self._queue = [item for item in self._queue if _flows(item)]
         alike, self._alike = self._alike, {}
         for start in range(0, len(queue), WRITE_BATCH):
             batch = [event for item in queue[start : start + WRITE_BATCH] if (event := _event(item, alike)) is not None]
@@ -111,11 +115,9 @@ class Audit:
                 self._metrics.events_dropped.inc(len(batch))
                 log.warning("%d audit events were dropped: %s", len(batch), type(failure).__name__)
                 continue
-            await self._look_for_pairs([event for event in batch if event.kind is Kind.FIRST_WRITE])
+            self._written += [event for event in batch if event.kind is Kind.FIRST_WRITE]
 
     async def _look_for_pairs(self, writes: list[Event]) -> None:
-        if not writes:
-            return
         try:
             pairs = await self._events.same_writes(writes, self._window)
             for pair in pairs:
@@ -146,6 +148,11 @@ class Audit:
             log.warning("sweep of audit events put off: %s", type(failure).__name__)
 
 
+def _flows(item: Event | Finished) -> bool:
+    """An answer that is still on its way to a client that has stopped reading it, so that its end is not known."""
+    return isinstance(item, Finished) and item.trail is not None and item.trail.attempt > 0 and not item.trail.settled
+
+
 def _event(item: Event | Finished, alike: Mapping[tuple[RecordId, str], int]) -> Event | None:
     if isinstance(item, Event):
         return item
@@ -155,10 +162,10 @@ def _event(item: Event | Finished, alike: Mapping[tuple[RecordId, str], int]) ->
     trace = trace_id(item.request.headers)
     if not trail.attempt:
         return Event(kind, id, trail.started, item.status, trace=trace, count=alike[id, item.outcome.value])
-    return Event(kind, id, trail.started, item.status, trail.attempt, trail.fingerprint, trace, _steps(item, trail))
+    return Event(kind, id, trail.started, item.status, trail.attempt, trail.fingerprint, trace, _steps(trail))
 
 
-def _steps(exchange: Finished, trail: Trail) -> dict[str, float]:
+def _steps(trail: Trail) -> dict[str, float]:
     """The steps of a request that won a claim, in milliseconds since it came."""
     steps = {
         name: round((at - trail.started) * 1000, 1)
@@ -170,7 +177,7 @@ def _steps(exchange: Finished, trail: Trail) -> dict[str, float]:
         )
         if at is not None
     }
-    steps["kept"] = _settlement(exchange) is Settlement.COMPLETE
+    steps["kept"] = trail.settlement is Settlement.COMPLETE
     if trail.renewals:
         steps["renewals"] = trail.renewals
     return steps

@@ -60,6 +60,7 @@ class Office:
         await self._tasks.cancel()
         await self.shadow.tasks.finished(CALL_SECONDS)
         await self.flush()
+        await self.audit.flush()  # compares what the first has written
         try:
             async with asyncio.timeout(CALL_SECONDS):
                 await self._pool.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from typing import Any
 
@@ -10,6 +11,7 @@ import aiohttp
 import asyncpg
 import orjson
 import pytest
+from aiohttp import web
 
 from idemproxy.core.record import RecordId
 from idemproxy.operator import audit as audit_module
@@ -149,7 +151,8 @@ async def test_a_store_that_fails_costs_events_and_no_exchange(proxy: StartProxy
 
 
 async def pairs(service: Service) -> list[dict[str, Any]]:
-    await service.office.audit.flush()
+    for _ in range(2):  # written, then compared
+        await service.office.audit.flush()
     found: list[dict[str, Any]] = (await ask(service, "/api/suspected-duplicates")).json["pairs"]
     return found
 
@@ -176,6 +179,57 @@ async def test_two_replicas_find_the_pair_together(proxy: StartProxy) -> None:
         await one.office.audit.flush()
         await post(other, key="try-2")
         assert len(await pairs(other)) == 1
+
+
+async def test_two_replicas_find_the_pair_although_the_second_write_is_told_of_first(
+    proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("idemproxy.operator.office.FLUSH_SECONDS", 3600.0)
+    async with orders_api() as orders, proxy(orders.url) as one, proxy(orders.url) as other:
+        await post(one, key="try-1")
+        await post(other, key="try-2")
+        for replica in (other, one, other, one):
+            await replica.office.audit.flush()
+        found = (await ask(one, "/api/suspected-duplicates")).json["pairs"]
+        assert [(pair["key"], pair["other_key"]) for pair in found] == [("try-2", "try-1")]
+
+
+async def test_an_event_says_what_the_answer_came_to_and_not_what_its_status_looks_like(
+    proxy: StartProxy, rows: asyncpg.Connection
+) -> None:
+    async def answer(_: web.BaseRequest, body: bytes) -> web.Response:
+        return web.Response(status=200, headers={"Idempotency-Outcome": json.loads(body)["item"]})
+
+    async with orders_api() as orders, proxy(orders.url) as service:
+        orders.answer = answer
+        for outcome in ("none", "unknown", "partial"):
+            await post(service, key=outcome, item=outcome)
+        await service.office.audit.flush()
+        found = await rows.fetch("SELECT key, event, detail->>'kept' AS kept FROM idemproxy.events ORDER BY at")
+        assert [tuple(row) for row in found] == [
+            ("none", "first_write", "false"),
+            ("unknown", "unknown", "false"),
+            ("partial", "first_write", "true"),
+        ]
+
+
+async def test_an_answer_that_is_lost_while_it_flows_is_told_as_unknown(
+    proxy: StartProxy, rows: asyncpg.Connection
+) -> None:
+    async def broken_off(request: web.BaseRequest, _: bytes) -> web.StreamResponse:
+        stream = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await stream.prepare(request)
+        await stream.write(b"data: 1\n\n")
+        assert request.transport is not None
+        request.transport.abort()
+        return stream
+
+    async with orders_api() as orders, proxy(orders.url) as service:
+        orders.answer = broken_off
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await post(service)
+        await service.office.audit.flush()
+        assert await events(rows) == [("unknown", 1)]
 
 
 async def test_other_callers_other_writes_and_retries_are_no_duplicates(proxy: StartProxy) -> None:
