@@ -135,7 +135,7 @@ def read_search(asked: Mapping[str, str]) -> Search:
 
 
 def _limit(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= MAX_PAGE:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= MAX_PAGE:
         raise invalid("`limit` is not a page's size.", f"Give a number from 1 to {MAX_PAGE}.")
     return int(text)
 

@@ -64,6 +64,11 @@ class Search:
         return "expired" if self.state is State.EXPIRED else "time"
 
 
+def _above(beginning: str) -> str:
+    """Sorts after everything that begins so, in the order of the columns' bytes."""
+    return beginning + "\U0010ffff" * 2
+
+
 def statement(search: Search, columns: str) -> tuple[str, list[Any]]:
     """The SQL of one page, and its arguments. One row more than the page tells whether there is another."""
     arguments: list[Any] = []
@@ -79,7 +84,7 @@ def statement(search: Search, columns: str) -> tuple[str, list[Any]]:
         if text.endswith("*"):
             low = text[:-1]
             if low:
-                wheres.append(f"{column} >= {put(low)} AND {column} < {put(low[:-1] + chr(ord(low[-1]) + 1))}")
+                wheres.append(f"{column} >= {put(low)} AND {column} < {put(_above(low))}")
         else:
             wheres.append(f"{column} = {put(text)}")
     if search.scope is not None:

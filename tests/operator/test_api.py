@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import asyncpg
 import orjson
 import pytest
+from aiohttp import web
 
 from idemproxy.operator.access import is_loopback, names_loopback
 from idemproxy.operator.admin import application
@@ -109,7 +112,17 @@ async def test_pages_follow_one_another_without_gap_or_repetition(
 
 @pytest.mark.parametrize(
     "query",
-    ["state=gone", "scope=xyz", "limit=0", "limit=9999", "since=yesterday", "after=AAAA", "colour=red", "key=a%00b"],
+    [
+        "state=gone",
+        "scope=xyz",
+        "limit=0",
+        "limit=9999",
+        "limit=" + "9" * 5000,
+        "since=yesterday",
+        "after=AAAA",
+        "colour=red",
+        "key=a%00b",
+    ],
 )
 async def test_a_search_that_makes_no_sense_is_refused_with_its_remedy(proxy: StartProxy, query: str) -> None:
     async with proxy(UPSTREAM) as service:
@@ -169,6 +182,31 @@ async def test_an_answer_is_shown_only_to_those_who_ask_and_credentials_never(
             "text": '{"paid":true}',
         }
         assert b"s3cr3t" not in asked.body
+
+
+async def test_a_large_answer_is_shown_as_it_was_although_it_is_kept_compressed(
+    proxy: StartProxy, rows: asyncpg.Connection
+) -> None:
+    text = json.dumps({"lines": ["a line of an order"] * 200})
+
+    async def large(_: web.BaseRequest, __: bytes) -> web.Response:
+        return web.Response(text=text, content_type="application/json", headers={"X-Lines": "200"})
+
+    async with orders_api() as orders, proxy(orders.url) as service:
+        orders.answer = large
+        assert (await post(service, **ADA))[0] == 200
+        assert await rows.fetchval("SELECT octet_length(body) FROM idemproxy.records") < len(text) / 2
+        record = await find(service, "order-1")
+        shown = (await ask(service, f"/api/records/{record['id']}?answer=true")).json["answer"]
+        assert shown["text"] == text
+        assert ["X-Lines", "200"] in shown["headers"]
+        assert all(name for name, _ in shown["headers"])
+
+
+async def test_a_beginning_that_ends_in_the_last_character_there_is_finds_nothing(proxy: StartProxy) -> None:
+    async with proxy(UPSTREAM) as service:
+        assert await keys_of(service, f"route={quote(chr(0x10FFFF))}*") == []
+        assert await keys_of(service, f"key={quote(chr(0xD7FF))}*") == []
 
 
 async def test_what_is_not_there_is_404(proxy: StartProxy) -> None:
@@ -396,10 +434,14 @@ async def no_metrics() -> bytes:
     return b""
 
 
+async def no_numbers() -> dict[str, Any]:
+    return {}
+
+
 async def test_the_description_names_every_route_and_nothing_else(proxy: StartProxy) -> None:
     async with proxy(UPSTREAM) as service:
         served = (await ask(service, "/api/openapi.json")).json
-        app = application(no_metrics, service._ready, service.office, dict, token=None)
+        app = application(no_metrics, no_numbers, service._ready, service.office.desk, dict, token=None)
     offered = {
         (route.method.lower(), route.resource.canonical)
         for route in app.router.routes()
