@@ -45,8 +45,10 @@ class Channel:
         return data
 
     async def write(self, data: bytes) -> None:
-        self._connection.write(data)
-        await self._connection.drained()
+        """Once the other side has ended, there is nobody to take it: `read` tells that."""
+        if not self._over:
+            self._connection.write(data)
+            await self._connection.drained()
 
     def close(self) -> None:
         self._connection.drop()

@@ -236,6 +236,8 @@ class ClientConnection(asyncio.Protocol):
         ahead, self._unread = self._unread, b""
         if ahead:
             self.data_received(ahead)
+        if self._ended and self._request is not None:
+            self._request.fail(ClientGone("the client has ended"))
 
     async def _serve(self, request: ClientRequest) -> None:
         keep_alive = False

@@ -245,6 +245,27 @@ async def test_a_tunnel_ends_when_the_client_leaves(proxy: StartProxy) -> None:
         await until(lambda: service.data.active == 0, "the tunnel is gone")
 
 
+async def test_a_tunnel_ends_when_the_client_had_left_before_it_was_there(proxy: StartProxy) -> None:
+    heard: list[bytes] = []
+    left = asyncio.Event()
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        await left.wait()
+        writer.write(AGREED)
+        heard.append(await reader.read())
+
+    async with RawServer(slow) as upstream, proxy(upstream.url) as service:
+        async with connected(service.port) as wire:
+            await wire.say(HANDSHAKE + b"last words")
+            await until(lambda: len(upstream.requests) == 1, "the upstream has been asked")
+        [connection] = service.data.clients._open
+        await until(lambda: connection._ended, "the proxy has seen the client's end")
+        left.set()
+        await until(lambda: service.data.active == 0, "the tunnel is gone")
+        await until(lambda: heard == [b"last words"], "the upstream has heard all of it")
+
+
 async def test_an_upstream_that_declines_just_answers(proxy: StartProxy) -> None:
     answer = b"HTTP/1.1 426 Upgrade Required\r\nContent-Length: 2\r\n\r\nno"
     async with (

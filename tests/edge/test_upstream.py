@@ -20,7 +20,7 @@ from idemproxy.core.messages import Headers
 from idemproxy.edge import upstream
 from idemproxy.edge.origin import Origin
 from idemproxy.edge.upstream import HttpUpstream
-from idemproxy.ports import BodyLost, Interim, Loss, Lost, NotSent, Opened
+from idemproxy.ports import BodyLost, Interim, Loss, Lost, NotSent, Opened, Switched
 from tests.support.rawserver import Handler, RawServer, answering, closing_after, ok, read_request, resetting_after
 
 HOST: Headers = ((b"Host", b"api"),)
@@ -897,6 +897,16 @@ class TestTheBoundOnConnections:
             client.release(connection)
             assert isinstance(await waiting, Opened)
             assert server.connections == 2
+
+
+async def test_what_is_said_in_a_tunnel_that_the_upstream_has_ended_is_dropped() -> None:
+    agreed = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\nbye"
+    async with serving(closing_after(agreed)) as (_, client):
+        switched = await client.switch("GET", b"/", HOST, timeout=2)
+        assert isinstance(switched, Switched)
+        assert [await switched.channel.read() for _ in range(2)] == [b"bye", b""]
+        await until(lambda: client.open == 0)
+        await switched.channel.write(b"too late")
 
 
 @contextmanager
