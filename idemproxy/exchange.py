@@ -18,9 +18,8 @@ from typing import assert_never
 
 from idemproxy.core.detection import Verdict
 from idemproxy.core.fingerprint import LARGE_BODY
-from idemproxy.core.headers import to_client, to_upstream
+from idemproxy.core.headers import to_client
 from idemproxy.core.hops import Hop
-from idemproxy.core.identity import derived_key, wire_key
 from idemproxy.core.judge import (
     Forward,
     Probe,
@@ -33,13 +32,13 @@ from idemproxy.core.judge import (
     after_claim,
     after_loss,
 )
-from idemproxy.core.messages import Answer, Headers, Request, header_value
-from idemproxy.core.policy import DerivedKey, ForwardKey, HeaderKey, Operation, Policy
+from idemproxy.core.messages import Answer, Request, header_value
+from idemproxy.core.policy import Operation, Policy
 from idemproxy.core.problems import MAY_HAVE_RUN, Code, Problem
 from idemproxy.core.record import Claim, Lease, RecordId, Running
-from idemproxy.core.replies import Reply, first_write, marked
+from idemproxy.core.replies import STORED_FALSE, Reply, first_write, marked
 from idemproxy.core.steering import Steering, lasting, steering
-from idemproxy.forwarding import forward
+from idemproxy.forwarding import forward, request_headers
 from idemproxy.ports import (
     BodyLost,
     Loss,
@@ -54,7 +53,7 @@ from idemproxy.ports import (
     Upstream,
 )
 from idemproxy.probing import probe
-from idemproxy.recording import LiveReply, Recording
+from idemproxy.recording import LiveReply, Recording, framed
 from idemproxy.settling import Renewal, Settler
 from idemproxy.tasks import Tasks
 from idemproxy.wire import Http, Wire
@@ -95,6 +94,8 @@ class Limits:
     upstream_timeout: float
     max_request_bytes: int
     max_stored_bytes: int
+    require_framed: bool
+    """Whether an answer that ends with its connection counts as lost: it may have been cut, and would look whole."""
 
 
 class Exchange:
@@ -207,12 +208,15 @@ class Exchange:
     async def _probe(self, request: Request, step: Probe, wire: Wire, heard: asyncio.Future[Heard]) -> None:
         """Settle what an earlier attempt came to, if the API can tell; nothing is done when it did not happen."""
         lease = step.lease
-        headers = self._headers(request, lease, wire.policy)
+        headers = request_headers(request, lease, wire.policy, self._hop)
         limit = self._limits.max_stored_bytes
         found = await probe(self._upstream, request, headers, lease.claim.id, step.detection, max_bytes=limit)
         if isinstance(found, Answer):
-            await self.settler.settle(lease, Settlement.COMPLETE, found)
-            heard.set_result(Heard(Outcome.PROBED, wire.replay(found, lease.claim.id.key)))
+            stored = await self.settler.settle(lease, Settlement.COMPLETE, found)
+            reply = wire.replay(found, lease.claim.id.key)
+            if stored is not True:
+                reply = replace(reply, headers=(*reply.headers, STORED_FALSE))
+            heard.set_result(Heard(Outcome.PROBED, reply))
         elif found is Verdict.UNCLEAR:
             await self.settler.settle(lease, Settlement.MARK_UNKNOWN)
             problem = after_loss(Code.IDEMPOTENCY_OUTCOME_UNKNOWN, lease, wire.policy)
@@ -223,7 +227,7 @@ class Exchange:
     ) -> None:
         """Forward the write, settle its outcome, then let the client hear it."""
         trail.sent = started = time.monotonic()
-        headers = self._headers(request, lease, wire.policy)
+        headers = request_headers(request, lease, wire.policy, self._hop)
         sent = await forward(self._upstream, request, headers, timeout=self._limits.upstream_timeout)
         match sent:
             case NotSent(retry_after=wait):
@@ -237,6 +241,9 @@ class Exchange:
                 heard.set_result(_refused(problem, lease.claim.id, wire, Outcome.NOT_SENT))
             case Lost():
                 await self._lost(sent, lease, wire, heard)
+            case Opened() if self._limits.require_framed and not framed(sent):
+                sent.body.close()
+                await self._lost(Lost(Loss.INVALID, "the answer does not say where it ends"), lease, wire, heard)
             case Opened():
                 sent = wire.reading(sent)
                 recording = Recording(sent, self._limits.max_stored_bytes)
@@ -251,29 +258,6 @@ class Exchange:
                     await self._lost(broken.lost, lease, wire, heard)
             case _:
                 assert_never(sent)
-
-    def _headers(self, request: Request, lease: Lease, policy: Policy) -> Headers:
-        id = lease.claim.id
-        own = own_names(policy)
-        source = next((key for key in policy.keys if isinstance(key, HeaderKey)), None)
-        name = source.name.encode() if source else b"Idempotency-Key"
-        key: tuple[bytes, bytes] | None = None
-        drop: bytes | None = None
-        match policy.forward_key:
-            case ForwardKey.SAME:
-                # Wherever the client put it, it goes along as it is. Only a key that was derived is nowhere yet.
-                derives = any(isinstance(source, DerivedKey) for source in policy.keys)
-                if derives and header_value(request.headers, name.lower()) is None:
-                    key = (name, wire_key(id.key))
-            case ForwardKey.DERIVED:
-                key = (name, wire_key(derived_key(id)))
-            case ForwardKey.NONE:
-                drop = name.lower()
-            case _:
-                assert_never(policy.forward_key)
-        length = (b"Content-Length", str(len(request.body)).encode())
-        sent = to_upstream(request.headers, hop=self._hop, framing=length, own=own, key=key, drop_key=drop)
-        return (*sent, (b"Idempotency-Attempt", str(lease.attempt).encode()))
 
     async def _answered(
         self, opened: Opened, recording: Recording, lease: Lease, wire: Wire, trail: Trail, heard: asyncio.Future[Heard]
@@ -359,14 +343,6 @@ class Exchange:
         await self.settler.settle(lease, Settlement.MARK_UNKNOWN)
         problem = after_loss(_LOSS_CODES[lost.loss], lease, wire.policy)
         heard.set_result(_refused(problem, lease.claim.id, wire, Outcome.LOST))
-
-
-def own_names(policy: Policy) -> frozenset[bytes]:
-    """The lower-case names of the headers that carry the key and the scope."""
-    parts = [source.parts if isinstance(source, DerivedKey) else (source,) for source in policy.keys]
-    names = {part.name.lower().encode() for some in parts for part in some if isinstance(part, HeaderKey)}
-    scope = getattr(policy.scope_from, "name", None)
-    return frozenset(names | ({scope.lower().encode()} if scope else set()))
 
 
 def _refused(problem: Problem, id: RecordId, wire: Wire, outcome: Outcome | None = None) -> Heard:

@@ -1,11 +1,17 @@
-"""Sends a write upstream, again only while it is certain that not one byte of it has left."""
+"""A write on its way upstream: with which fields it is sent, and again only while not one byte of it has left."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+from typing import assert_never
 
-from idemproxy.core.messages import Headers, Request
+from idemproxy.core.headers import to_upstream
+from idemproxy.core.hops import Hop
+from idemproxy.core.identity import derived_key, wire_key
+from idemproxy.core.messages import Headers, Request, header_value
+from idemproxy.core.policy import DerivedKey, ForwardKey, HeaderKey, Policy
+from idemproxy.core.record import Lease
 from idemproxy.ports import Lost, NotSent, Opened, Upstream
 
 PAUSES = (0.05, 0.2, 0.6)
@@ -26,3 +32,36 @@ async def forward(upstream: Upstream, request: Request, headers: Headers, *, tim
             return sent
         await asyncio.sleep(wait)
     return await upstream.send(request.method, request.target, headers, request.body, timeout=deadline - loop.time())
+
+
+def request_headers(request: Request, lease: Lease, policy: Policy, hop: Hop) -> Headers:
+    """The fields of a guarded write as the upstream gets them: with its key, its length and its attempt."""
+    id = lease.claim.id
+    own = own_names(policy)
+    source = next((key for key in policy.keys if isinstance(key, HeaderKey)), None)
+    name = source.name.encode() if source else b"Idempotency-Key"
+    key: tuple[bytes, bytes] | None = None
+    drop: bytes | None = None
+    match policy.forward_key:
+        case ForwardKey.SAME:
+            # Wherever the client put it, it goes along as it is. Only a key that was derived is nowhere yet.
+            derives = any(isinstance(source, DerivedKey) for source in policy.keys)
+            if derives and header_value(request.headers, name.lower()) is None:
+                key = (name, wire_key(id.key))
+        case ForwardKey.DERIVED:
+            key = (name, wire_key(derived_key(id)))
+        case ForwardKey.NONE:
+            drop = name.lower()
+        case _:
+            assert_never(policy.forward_key)
+    length = (b"Content-Length", str(len(request.body)).encode())
+    sent = to_upstream(request.headers, hop=hop, framing=length, own=own, key=key, drop_key=drop)
+    return (*sent, (b"Idempotency-Attempt", str(lease.attempt).encode()))
+
+
+def own_names(policy: Policy) -> frozenset[bytes]:
+    """The lower-case names of the headers that carry the key and the scope."""
+    parts = [source.parts if isinstance(source, DerivedKey) else (source,) for source in policy.keys]
+    names = {part.name.lower().encode() for some in parts for part in some if isinstance(part, HeaderKey)}
+    scope = getattr(policy.scope_from, "name", None)
+    return frozenset(names | ({scope.lower().encode()} if scope else set()))

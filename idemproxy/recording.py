@@ -21,6 +21,15 @@ BUFFER_BYTES = 256 * 1024
 """An answer up to this size is held until it has been settled: nearly all are, and their refusal can still be told."""
 
 
+NO_BODY = (204, 304)
+
+
+def framed(opened: Opened) -> bool:
+    """Whether an answer says where its body ends."""
+    said = (header_value(opened.headers, name) for name in (b"content-length", b"transfer-encoding"))
+    return opened.status in NO_BODY or any(value is not None for value in said)
+
+
 @dataclass(frozen=True, slots=True)
 class LiveReply:
     """A reply whose body is still arriving. `length` is the upstream's Content-Length, None when it gave none."""
@@ -67,7 +76,7 @@ class Recording:
 
     def _is_event_stream(self) -> bool:
         media_type = (header_value(self._opened.headers, b"content-type") or b"").partition(b";")[0]
-        has_body = self._length != 0 and self._opened.status not in (204, 304)
+        has_body = self._length != 0 and self._opened.status not in NO_BODY
         return has_body and media_type.strip(b" \t").lower() == b"text/event-stream"
 
     def _take(self, piece: bytes) -> None:

@@ -108,7 +108,12 @@ class Service:
         self.office = Office(operators, self.metrics, keep_seconds=keep, window=window, max_request_bytes=largest)
         self._stack.push_async_callback(self.office.close)
         reporter = self.office.reporter
-        limits = Limits(settings.upstream_timeout_seconds, settings.max_request_bytes, settings.max_stored_bytes)
+        limits = Limits(
+            settings.upstream_timeout_seconds,
+            settings.max_request_bytes,
+            settings.max_stored_bytes,
+            settings.upstream_require_framed,
+        )
         hop = Hop(
             authority=origin.authority,
             host=None if settings.upstream_host == "keep" else origin.authority,

@@ -137,6 +137,11 @@ class Settings(BaseSettings):
     upstream_host: Literal["replace", "keep"] = Field(
         "replace", description="The Host that the upstream sees: its own name (replace), or the client's (keep)."
     )
+    upstream_require_framed: bool = Field(
+        False,
+        description="Count an answer to a guarded write as lost when it has neither a length nor chunks: where it ends "
+        "with its connection, one that was cut looks whole and would be replayed.",
+    )
     forwarded: Forwarded = Field(
         Forwarded.APPEND,
         description="X-Forwarded-For, -Host, -Proto and Forwarded: append the client, replace what it says of itself "

@@ -25,7 +25,8 @@ from idemproxy.edge.passthrough import Shown, Watch, pass_through
 from idemproxy.edge.requests import ClientGone, ClientRequest
 from idemproxy.edge.streams import write_live
 from idemproxy.edge.writing import whole_reply
-from idemproxy.exchange import Exchange, Heard, own_names
+from idemproxy.exchange import Exchange, Heard
+from idemproxy.forwarding import own_names
 from idemproxy.mcp.door import Door, Guarded, Refused, Through
 from idemproxy.ports import Finished, Observer, OpenUpstream, Outcome
 

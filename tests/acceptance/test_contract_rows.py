@@ -471,6 +471,42 @@ async def test_an_answer_too_large_to_be_kept_is_delivered_whole_and_remembered(
         assert len(upstream.requests) == 1
 
 
+@pytest.mark.parametrize("kind", [b"text/plain", b"text/event-stream"])
+async def test_an_answer_that_may_have_been_cut_is_taken_for_whole_unless_framing_is_required(
+    proxy: StartProxy, rows: asyncpg.Connection, kind: bytes
+) -> None:
+    answer = b"HTTP/1.1 201 Created\r\nContent-Type: " + kind + b"\r\n\r\nup to the en"
+    async with RawServer(closing_after(answer)) as upstream:
+        async with proxy(upstream.url) as service:
+            assert (await send(service)).body == b"up to the en"
+            assert await state(rows) == [("completed", 1)]
+        await rows.execute("DELETE FROM idemproxy.records")
+        async with proxy(upstream.url, upstream_require_framed="true") as service:
+            got = await send(service)
+            assert_problem(got, 502, "UPSTREAM_INVALID_RESPONSE", retriable=True, retry_after=30)
+            assert await state(rows) == [("unknown", 1)]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        b"HTTP/1.1 204 No Content\r\n\r\n",
+    ],
+    ids=["content-length", "chunked", "no body"],
+)
+async def test_where_framing_is_required_an_answer_that_has_it_is_whole(
+    proxy: StartProxy, rows: asyncpg.Connection, answer: bytes
+) -> None:
+    async with (
+        RawServer(answering(answer)) as upstream,
+        proxy(upstream.url, upstream_require_framed="true") as service,
+    ):
+        assert (await send(service)).status // 100 == 2
+        assert await state(rows) == [("completed", 1)]
+
+
 async def test_a_large_answer_that_breaks_off_is_cut_off_for_the_client_too(
     proxy: StartProxy, rows: asyncpg.Connection
 ) -> None:

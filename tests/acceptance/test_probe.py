@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,9 +15,11 @@ from idemproxy.core.detection import parse_detection
 from idemproxy.core.policy import OnUnknown, Operation
 from idemproxy.service import Service
 from tests.acceptance.test_contract_rows import KEYED, lapse, send, state
+from tests.acceptance.test_late_settling import table_away
 from tests.acceptance.test_steering import attempts
 from tests.conftest import StartProxy
 from tests.support.orders import Orders, orders_api
+from tests.support.process import until
 
 
 @asynccontextmanager
@@ -63,6 +66,20 @@ async def test_what_is_found_completes_the_write(proxy: StartProxy, rows: asyncp
         assert first.headers["Idempotency-Replay"] == again.headers["Idempotency-Replay"] == "true"
         assert first.headers["X-Order"] == again.headers["X-Order"] == "1"
         assert "Set-Cookie" not in first.headers
+        assert await state(rows) == [("completed", 2)]
+
+
+async def test_what_is_found_and_cannot_be_stored_says_so(proxy: StartProxy, rows: asyncpg.Connection) -> None:
+    async with probing(proxy, rows, "/orders/{key}", web.json_response({"order": 1})) as (service, orders):
+        orders.gate.clear()
+        orders.arrived.clear()
+        asking = asyncio.ensure_future(send(service))
+        await orders.arrived.wait()
+        async with table_away(rows):
+            orders.gate.set()
+            got = await asking
+            assert (got.status, got.headers["Idempotency-Stored"]) == (200, "false")
+        await until(lambda: not service.exchange.settler.unsettled, "it is stored after all", 20)
         assert await state(rows) == [("completed", 2)]
 
 
