@@ -82,6 +82,7 @@ class Live:
         for would, value in _by_label(self._metrics.shadow, "would").items():
             totals[f"shadow_{would}"] = value
         totals["unkeyed"] = sum(_by_label(self._metrics.unkeyed, "route").values())
+        totals["refused"] = sum(_by_label(self._metrics.refusals, "code").values())
         totals["suspected_duplicate"] = _value(self._metrics.suspected_duplicates)
         for name, histogram in (("_upstream", self._metrics.upstream_seconds), ("_store", self._metrics.store_seconds)):
             totals[f"{name}_sum"], totals[f"{name}_count"] = _histogram(histogram)

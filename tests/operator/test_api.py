@@ -143,6 +143,12 @@ async def test_counts_tell_what_is_open(proxy: StartProxy, rows: asyncpg.Connect
 # One record
 
 
+async def test_what_a_limit_refused_is_among_the_live_numbers(proxy: StartProxy) -> None:
+    async with proxy(UPSTREAM, max_request_bytes="4096") as service:
+        assert (await post(service, "x" * 5000, **ADA))[0] == 413
+        assert (await ask(service, "/api/live")).json["totals"]["refused"] == 1
+
+
 async def test_a_record_tells_its_history_with_every_step_and_replay(proxy: StartProxy) -> None:
     async with orders_api() as orders, proxy(orders.url) as service:
         await post(service, **ADA)

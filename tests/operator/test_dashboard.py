@@ -229,7 +229,7 @@ async def test_in_shadow_mode_it_says_that_nothing_is_guarded_and_what_would_hav
             assert await post(service, "order-1", item) == 201
         async with browser(service) as page:
             await expect(page.get_by_text("Nothing is guarded")).to_be_visible(timeout=SECONDS)
-            replays = page.locator(".card", has_text="Would have been: replay").locator(".figure")
+            replays = page.locator(".card", has_text="Would be: replay").locator(".figure")
             await expect(replays).to_contain_text("1", timeout=SECONDS)
             await expect(page.get_by_role("table", name="Latest events")).to_contain_text("(shadow)", timeout=SECONDS)
             await shot(page, "shadow")

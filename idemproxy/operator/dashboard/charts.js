@@ -5,6 +5,7 @@ import { h } from "./dom.js";
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 300;
 const HEIGHT = 60;
+const SAMPLES = 150; // five minutes: a chart always has the whole width of them, and fills from the right
 
 function svg(tag, attributes) {
   const element = document.createElementNS(SVG, tag);
@@ -12,9 +13,11 @@ function svg(tag, attributes) {
   return element;
 }
 
+const left = (count) => WIDTH * (1 - (count - 1) / (SAMPLES - 1));
+
 function points(values, top) {
-  const step = WIDTH / Math.max(1, values.length - 1);
-  return values.map((value, index) => [index * step, HEIGHT - 2 - ((HEIGHT - 6) * value) / top]);
+  const step = WIDTH / (SAMPLES - 1);
+  return values.map((value, index) => [left(values.length) + index * step, HEIGHT - 2 - ((HEIGHT - 6) * value) / top]);
 }
 
 function path(values, top) {
@@ -34,14 +37,16 @@ export function card(title, figure, unit, series, { alarm = false } = {}) {
   chart.append(svg("line", { class: "base", x1: 0, x2: WIDTH, y1: HEIGHT - 1, y2: HEIGHT - 1 }));
   for (const { tone, values } of series) {
     if (values.length < 2) continue;
-    const group = svg("g", { class: `tone-${tone}` });
+    const quiet = !values.some(Boolean); // a flat line at zero is no alarm, whatever it would be the sign of
+    const group = svg("g", { class: `tone-${quiet ? "faint" : tone}` });
     const line = path(values, top);
-    if (series.length === 1) group.append(svg("path", { class: "area", d: `${line}L${WIDTH} ${HEIGHT}L0 ${HEIGHT}Z` }));
+    if (series.length === 1) group.append(svg("path", { class: "area", d: `${line}L${WIDTH} ${HEIGHT}L${left(values.length).toFixed(1)} ${HEIGHT}Z` }));
     group.append(svg("path", { class: "line", d: line }));
     chart.append(group);
   }
+  const measured = series.some(({ values }) => values.some(Boolean));
   return h("article", { class: alarm ? "card alarm" : "card" },
-    h("h2", {}, title),
+    h("h2", {}, title, measured ? h("small", { class: "peak", title: "the highest of the last five minutes" }, `peak ${number(top)}`) : null),
     h("p", { class: "figure" }, figure, " ", h("small", {}, unit)),
     chart,
     series.length > 1

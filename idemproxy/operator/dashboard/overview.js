@@ -5,7 +5,8 @@ import { card, number } from "./charts.js";
 import { $, ago, empty, h, show, table, tag, time } from "./dom.js";
 import { opener } from "./record.js";
 
-const TONES = { shadow_replay: "blue", shadow_conflict: "warn", shadow_in_progress: "blue", shadow_missing_key: "warn", shadow_invalid: "bad" };
+const WOULD = [["first_write", "good"], ["replay", "blue"], ["conflict", "warn"], ["in_progress", "blue"], ["missing_key", "warn"], ["invalid", "bad"]];
+const NOT_GUARDED = ["unkeyed", "refused", "suspected_duplicate"];
 
 export async function refresh() {
   const [live, counts, latest] = await Promise.all([get("live"), get("counts"), get("events")]);
@@ -18,8 +19,7 @@ function draw({ samples, interval_seconds: interval, totals }, counts) {
   const rate = (names) => samples.map(({ outcomes }) =>
     names.reduce((sum, name) => sum + (outcomes[name] ?? 0), 0) / interval);
   const last = (values) => values.at(-1) ?? null;
-  const all = Object.keys(totals).filter((name) => !["unkeyed", "suspected_duplicate"].includes(name) && !name.startsWith("shadow_"));
-  const shadow = Object.keys(totals).filter((name) => name.startsWith("shadow_"));
+  const all = Object.keys(totals).filter((name) => !NOT_GUARDED.includes(name) && !name.startsWith("shadow_"));
   const plain = (title, names, tone, unit) => {
     const values = rate(names);
     return card(title, number(last(values) ?? 0), unit, [{ name: title, tone, values }]);
@@ -34,9 +34,17 @@ function draw({ samples, interval_seconds: interval, totals }, counts) {
     return card(title, number(values.findLast((value) => value !== null)), "ms on average", [{ name: title, tone, values }]);
   };
   const capped = (count) => (count >= counts.counted_up_to ? `${number(count)}+` : number(count));
+  const suspected = card("Suspected duplicates", number(totals.suspected_duplicate), "since the start",
+    [{ name: "suspected", tone: "warn", values: rate(["suspected_duplicate"]) }]);
+  const refused = ["refused", "good", "limits"];
+  if (!$("mode").hidden) {
+    show($("charts"),
+      ...WOULD.map(([word, tone]) => card(`Would be: ${word.replaceAll("_", " ")}`, number(totals[`shadow_${word}`] ?? 0),
+        "since the start", [{ name: word, tone, values: rate([`shadow_${word}`]) }])),
+      suspected, many("Refused", "per second", [refused]));
+    return;
+  }
   show($("charts"),
-    ...shadow.map((name) => card(`Would have been: ${name.slice(7).replaceAll("_", " ")}`, number(totals[name]), "since the start",
-      [{ name, tone: TONES[name] ?? "good", values: rate([name]) }])),
     plain("Guarded requests", all, "good", "per second"),
     plain("First writes", ["first_write"], "good", "per second"),
     plain("Replays", ["replay"], "blue", "per second"),
@@ -44,19 +52,18 @@ function draw({ samples, interval_seconds: interval, totals }, counts) {
       ["conflict", "warn", "mismatch"], ["in_progress", "blue", "running"],
       ["not_stored", "faint", "not kept"], ["expired", "bad", "expired"]]),
     card("Unknown outcomes", capped(counts.unknown),
-      counts.unknown ? `records, the oldest for ${ago(counts.oldest_unknown_seconds)}` : "records",
+      counts.unknown ? `${counts.unknown === 1 ? "record, claimed" : "records, the oldest claimed"} ${ago(counts.oldest_unknown_seconds)} ago` : "records",
       [{ name: "unknown", tone: "bad", values: samples.map(({ unknown }) => unknown) }], { alarm: counts.unknown > 0 }),
     card("In flight", number(last(samples.map((sample) => sample.in_flight)) ?? 0), "writes right now",
       [{ name: "in flight", tone: "blue", values: samples.map((sample) => sample.in_flight) }]),
-    measured("Store latency", "store_ms", "faint"),
-    measured("Upstream latency", "upstream_ms", "faint"),
+    measured("Store latency", "store_ms", "blue"),
+    measured("Upstream latency", "upstream_ms", "blue"),
     many("Losses and refusals", "per second", [
       ["lost", "bad", "lost"], ["not_sent", "warn", "API down"],
-      ["store_unavailable", "faint", "store down"], ["invalid", "blue", "invalid"]]),
+      ["store_unavailable", "faint", "store down"], ["invalid", "blue", "invalid"], refused]),
     card("Without a key", number(totals.unkeyed), "since the start",
       [{ name: "unkeyed", tone: "warn", values: rate(["unkeyed"]) }]),
-    card("Suspected duplicates", number(totals.suspected_duplicate), "since the start",
-      [{ name: "suspected", tone: "warn", values: rate(["suspected_duplicate"]) }]),
+    suspected,
     card("Waiting for the sweep", capped(counts.expired), "expired records", [{ name: "expired", tone: "faint", values: [] }]));
 }
 
