@@ -21,7 +21,7 @@ from idemproxy.siblings import inherited
 from idemproxy.startup import StartError, bind, connected, prepare_schema, refused
 from idemproxy.store.embedded import EmbeddedError, find_bindir
 from idemproxy.store.migrate import migrate, pending
-from idemproxy.store.postgres import open_pool
+from idemproxy.store.pool import open_pool
 from idemproxy.store.sweep import sweep
 from idemproxy.verbs import Command, database_flags, fail, load, load_database, run_loop, with_database
 from idemproxy.workers import Workers

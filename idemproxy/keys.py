@@ -19,7 +19,7 @@ from idemproxy.operator.remote import RemoteDesk
 from idemproxy.operator.tables import history, print_table, record_rows, safe
 from idemproxy.ports import StoreUnavailable
 from idemproxy.startup import prepare_schema
-from idemproxy.store.postgres import open_pool
+from idemproxy.store.pool import open_pool
 from idemproxy.store.records import Records
 from idemproxy.verbs import Command, database_flags, fail, load_database, run_loop, with_database
 
@@ -73,7 +73,7 @@ def at_desk(flags: dict[str, Any], work: Work) -> None:
 
     async def at_database(dsn: str) -> int:
         await prepare_schema(dsn, chosen)
-        pool = await open_pool(dsn, chosen.database_statement_cache_size)
+        pool = await open_pool(dsn, chosen.database_statement_cache_size, searches=True)
         try:
             return await guarded(Desk(Records(pool)))
         finally:

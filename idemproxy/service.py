@@ -45,7 +45,8 @@ from idemproxy.startup import bind, open_database, prepare_schema, refused, tell
 from idemproxy.store.cache import Cache
 from idemproxy.store.connect import Primary
 from idemproxy.store.known import Known
-from idemproxy.store.postgres import PostgresStore, open_pool
+from idemproxy.store.pool import open_pool
+from idemproxy.store.postgres import PostgresStore
 from idemproxy.store.purges import Purges
 from idemproxy.store.steps import Steps
 from idemproxy.store.sweep import sweep_forever
@@ -88,7 +89,9 @@ class Service:
             dsn = self._inherited.database_url
         try:
             self.pool = await open_pool(dsn, settings.database_statement_cache_size)
-            operators = await open_pool(dsn, settings.database_statement_cache_size, min_size=0, max_size=OPERATOR_POOL)
+            operators = await open_pool(
+                dsn, settings.database_statement_cache_size, min_size=0, max_size=OPERATOR_POOL, searches=True
+            )
         except (asyncpg.PostgresError, OSError) as failure:
             raise refused(failure) from failure
         cache = Cache(settings.cache_bytes)

@@ -12,7 +12,7 @@ from idemproxy.core.problems import Code
 from idemproxy.operator.metrics import Metrics
 from idemproxy.operator.office import POOL_SIZE as OPERATOR_POOL
 from idemproxy.settings import PREFIX, SECRETS, Settings
-from idemproxy.store.postgres import POOL_SIZE, STATEMENT_SECONDS
+from idemproxy.store.pool import POOL_SIZE, STATEMENT_SECONDS
 from tests.support.pages import PAGES as PAGES_OF_PROSE
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -1,5 +1,6 @@
 -- The statements for operators: finding and steering records, and what is written about them. None is on the way of
--- a client's request. Like those of queries.sql they stay within what a table distributed by key can do.
+-- a client's request. Like those of queries.sql they stay within what a table distributed by key can do. Those that go
+-- along an index of operators say `attempt >= 1`, which is true of every record: see migration 0003.
 
 -- name: record_columns
 -- What is shown of a record. Its answer's size is known without reading it.
@@ -23,14 +24,15 @@ SELECT {record_columns}, CASE WHEN $4 THEN headers END AS headers, CASE WHEN $4 
 -- name: count_running
 -- Never more than asked for: counting must not read millions of rows.
 SELECT count(*) FROM (
-    SELECT 1 FROM idemproxy.records WHERE state <> 'completed' AND state = 'claimed' AND lease_until > now() LIMIT $1
+    SELECT 1 FROM idemproxy.records
+     WHERE attempt >= 1 AND state <> 'completed' AND state = 'claimed' AND lease_until > now() LIMIT $1
 ) AS few;
 
 -- name: count_unknown
 -- Lost answers, and claims whose owner has died.
 SELECT count(*), extract(epoch FROM now() - min(claimed_at))::float8 AS oldest FROM (
     SELECT claimed_at FROM idemproxy.records
-     WHERE state <> 'completed' AND (state = 'unknown' OR lease_until <= now()) AND expires_at > now()
+     WHERE attempt >= 1 AND state <> 'completed' AND (state = 'unknown' OR lease_until <= now()) AND expires_at > now()
      ORDER BY claimed_at LIMIT $1
 ) AS few;
 

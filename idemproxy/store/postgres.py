@@ -21,19 +21,14 @@ from idemproxy.ports import StoreUnavailable
 from idemproxy.store import queries
 from idemproxy.store.batch import CALL_SECONDS, BadItem, Batcher
 from idemproxy.store.cache import now
-from idemproxy.store.connect import Primary
 from idemproxy.store.errors import BAD_DATA, LOST_CONNECTION, WORTH_ANOTHER_TRY
 from idemproxy.store.known import Known
 from idemproxy.store.packing import LARGE_BYTES, pack, unpack
+from idemproxy.store.pool import ACQUIRE_SECONDS, STATEMENT_SECONDS
 from idemproxy.tasks import Tasks
 
-ACQUIRE_SECONDS = 0.5
-STATEMENT_SECONDS = 1.5
-LOCK_SECONDS = 1.0
 RETRY_PAUSE_SECONDS = 0.05
 """Between two tries: short enough that a restarted Postgres is found again at once, long enough not to spin."""
-POOL_SIZE = 8
-"""Each kind of statement has one batch under way at a time: six kinds, the sweep, and one for readiness."""
 BATCH_ITEMS = 256
 BATCH_BYTES = 8 * 1024 * 1024
 """Bounds what one completion statement carries; a single larger answer still travels, alone."""
@@ -45,34 +40,6 @@ BUSY_SECONDS = 1.0
 
 Timed = Callable[[str, float, int], None]
 """Told the name, seconds and batch size of each statement that succeeded."""
-
-
-async def open_pool(
-    dsn: str, statement_cache_size: int, *, min_size: int = 1, max_size: int = POOL_SIZE
-) -> asyncpg.Pool:
-    async def keep_session(_: Any) -> None:
-        """Nothing in a session is ever changed, so nothing has to be reset: this saves a round trip per batch."""
-
-    pooled = statement_cache_size == 0
-    session = {"application_name": "idemproxy"}
-    if not pooled:
-        session |= {
-            "statement_timeout": str(int(STATEMENT_SECONDS * 1000)),
-            "lock_timeout": str(int(LOCK_SECONDS * 1000)),
-            "idle_in_transaction_session_timeout": "5000",
-        }
-    return await asyncpg.create_pool(
-        dsn,
-        min_size=min_size,
-        max_size=max_size,
-        timeout=STATEMENT_SECONDS,
-        command_timeout=STATEMENT_SECONDS,
-        statement_cache_size=statement_cache_size,
-        max_inactive_connection_lifetime=60,  # so that load that has passed does not hold server processes for good
-        reset=keep_session,
-        server_settings=session,
-        connect=Primary(dsn, pooled=pooled).connect,
-    )
 
 
 class PostgresStore:

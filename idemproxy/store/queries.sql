@@ -1,6 +1,10 @@
 -- Every statement of the store. Each runs by itself (autocommit) and takes whole batches as arrays, sorted by id, so
 -- that two replicas lock rows in one order. The database's clock alone decides what has lapsed or expired.
 -- All of them stay within what a table distributed by key can do: no sequence, no ctid, no FOR UPDATE in the sweep.
+-- Records are found by their primary key, item by item of the batch, whatever the planner believes of the table's size:
+-- `key = ANY (ARRAY[...])` means `key = ...`, but cannot be merged, so that no plan walks the whole index (store/pool.py
+-- has the rest of it); and what is asked of a record besides its key `IS TRUE`, where the planner would otherwise look
+-- for it by expires_at.
 
 -- name: claim
 -- Insert the claims whose ids are free; give back the tokens of those that won.
@@ -23,7 +27,7 @@ SELECT wish.n, record.fingerprint, record.state, record.token, record.attempt,
        record.status, record.headers, record.body
   FROM unnest($1::int[], $2::text[], $3::bytea[], $4::text[]) AS wish (n, key, scope, route)
   JOIN idemproxy.records AS record
-    ON record.key = wish.key AND record.scope = wish.scope AND record.route = wish.route;
+    ON record.key = ANY (ARRAY[wish.key]) AND record.scope = wish.scope AND record.route = wish.route;
 
 -- name: take_over
 -- Claim records that have lapsed or expired and that still have the token the claimant saw. A lapsed one goes into
@@ -36,7 +40,7 @@ UPDATE idemproxy.records AS record
        expires_at = now() + (wish.lease + wish.ttl) * interval '1 second'
   FROM unnest($1::text[], $2::bytea[], $3::text[], $4::bytea[], $5::bytea[], $6::float8[], $7::float8[], $8::bytea[])
        AS wish (key, scope, route, fingerprint, token, lease, ttl, seen)
- WHERE record.key = wish.key AND record.scope = wish.scope AND record.route = wish.route
+ WHERE record.key = ANY (ARRAY[wish.key]) AND record.scope = wish.scope AND record.route = wish.route
    AND record.token = wish.seen
    AND (record.expires_at <= now() OR (record.state <> 'completed' AND record.lease_until <= now()))
 RETURNING record.token, record.attempt;
@@ -48,7 +52,7 @@ UPDATE idemproxy.records AS record
        expires_at = now() + (held.lease + held.ttl) * interval '1 second'
   FROM unnest($1::text[], $2::bytea[], $3::text[], $4::bytea[], $5::float8[], $6::float8[])
        AS held (key, scope, route, token, lease, ttl)
- WHERE record.key = held.key AND record.scope = held.scope AND record.route = held.route
+ WHERE record.key = ANY (ARRAY[held.key]) AND record.scope = held.scope AND record.route = held.route
    AND record.token = held.token AND record.state = 'claimed'
 RETURNING record.token;
 
@@ -60,7 +64,7 @@ UPDATE idemproxy.records AS record
        status = held.status, headers = held.headers, body = held.body
   FROM unnest($1::text[], $2::bytea[], $3::text[], $4::bytea[], $5::float8[], $6::int[], $7::bytea[], $8::bytea[])
        AS held (key, scope, route, token, ttl, status, headers, body)
- WHERE record.key = held.key AND record.scope = held.scope AND record.route = held.route
+ WHERE record.key = ANY (ARRAY[held.key]) AND record.scope = held.scope AND record.route = held.route
    AND record.token = held.token
 RETURNING record.token;
 
@@ -70,7 +74,7 @@ UPDATE idemproxy.records AS record
    SET state = 'unknown', settled_at = now(), expires_at = now() + (held.lease + held.ttl) * interval '1 second'
   FROM unnest($1::text[], $2::bytea[], $3::text[], $4::bytea[], $5::float8[], $6::float8[])
        AS held (key, scope, route, token, lease, ttl)
- WHERE record.key = held.key AND record.scope = held.scope AND record.route = held.route
+ WHERE record.key = ANY (ARRAY[held.key]) AND record.scope = held.scope AND record.route = held.route
    AND record.token = held.token AND record.state <> 'completed'
 RETURNING record.token;
 
@@ -78,7 +82,7 @@ RETURNING record.token;
 -- Nothing happened upstream, or its answer is not kept: the key is free again.
 DELETE FROM idemproxy.records AS record
  USING unnest($1::text[], $2::bytea[], $3::text[], $4::bytea[]) AS held (key, scope, route, token)
- WHERE record.key = held.key AND record.scope = held.scope AND record.route = held.route
+ WHERE record.key = ANY (ARRAY[held.key]) AND record.scope = held.scope AND record.route = held.route
    AND record.token = held.token AND record.state <> 'completed'
 RETURNING record.token;
 
@@ -91,28 +95,40 @@ SELECT route,
             ELSE state END AS state,
        status, attempt, claimed_at, settled_at, expires_at
   FROM idemproxy.records
- WHERE key = $1 AND scope = ANY($2::bytea[]) AND expires_at > now() - $3::float8 * interval '1 second'
+ WHERE key = $1 AND scope = ANY($2::bytea[]) AND (expires_at > now() - $3::float8 * interval '1 second') IS TRUE
  ORDER BY claimed_at LIMIT 1000;
 
+-- name: expired
+-- One batch of records whose time, and whose time as a tombstone, is over. It begins where the last one ended: what
+-- lies behind has been deleted, but a vacuum has not yet taken it out of the index.
+SELECT key, scope, route, expires_at
+  FROM idemproxy.records
+ WHERE expires_at >= $1 AND expires_at <= now() - $2::float8 * interval '1 second'
+ ORDER BY expires_at LIMIT $3;
+
 -- name: sweep
--- Delete one batch of records whose time, and whose time as a tombstone, is over.
-DELETE FROM idemproxy.records
- WHERE (key, scope, route) IN (
-           SELECT key, scope, route FROM idemproxy.records
-            WHERE expires_at <= now() - $1::float8 * interval '1 second'
-            ORDER BY expires_at LIMIT $2)
-   AND expires_at <= now() - $1::float8 * interval '1 second'
-RETURNING key, scope, route;
+-- Delete those of a batch that have not been claimed anew since.
+DELETE FROM idemproxy.records AS record
+ USING unnest($1::text[], $2::bytea[], $3::text[]) AS old (key, scope, route)
+ WHERE record.key = ANY (ARRAY[old.key]) AND record.scope = old.scope AND record.route = old.route
+   AND (record.expires_at <= now() - $4::float8 * interval '1 second') IS TRUE
+RETURNING record.key, record.scope, record.route;
+
+-- name: answered
+-- One batch of expired records that still have their answers. It begins where the last one ended: most of what lies
+-- behind are tombstones that have lost theirs.
+SELECT key, scope, route, expires_at
+  FROM idemproxy.records
+ WHERE expires_at >= $1 AND expires_at <= now() - $2::float8 * interval '1 second' AND body IS NOT NULL
+ ORDER BY expires_at LIMIT $3;
 
 -- name: strip
--- Take the answers out of one batch of expired records that stay as tombstones.
-UPDATE idemproxy.records SET headers = NULL, body = NULL
- WHERE (key, scope, route) IN (
-           SELECT key, scope, route FROM idemproxy.records
-            WHERE expires_at <= now() AND body IS NOT NULL
-            ORDER BY expires_at LIMIT $1)
-   AND expires_at <= now()
-RETURNING key, scope, route;
+-- Take the answers out of those of a batch that have not been claimed anew since: they stay as tombstones.
+UPDATE idemproxy.records AS record SET headers = NULL, body = NULL
+  FROM unnest($1::text[], $2::bytea[], $3::text[]) AS old (key, scope, route)
+ WHERE record.key = ANY (ARRAY[old.key]) AND record.scope = old.scope AND record.route = old.route
+   AND (record.expires_at <= now() - $4::float8 * interval '1 second') IS TRUE
+RETURNING record.key, record.scope, record.route;
 
 -- name: sweep_lock
 -- One replica sweeps at a time. The lock ends with the transaction, so that it also works behind PgBouncer.

@@ -30,6 +30,9 @@ ORDERS = {
     "time": Order(("claimed_at", "key", "scope", "route"), newest_first=True),
 }
 
+_SEEN = "attempt >= 1"
+"""True of every record, and what the indexes for searching ask for: so no other statement is planned along them."""
+
 _STATES = {
     # "state <> 'completed'" is spoken out so that the planner sees the index of what is open.
     State.RUNNING: "state <> 'completed' AND state = 'claimed' AND lease_until > now()",
@@ -77,7 +80,7 @@ def statement(search: Search, columns: str) -> tuple[str, list[Any]]:
         arguments.append(value)
         return f"${len(arguments)}"
 
-    wheres: list[str] = []
+    wheres: list[str] = [_SEEN]
     for column, text in (("key", search.key), ("route", search.route)):
         if text is None:
             continue
@@ -103,7 +106,7 @@ def statement(search: Search, columns: str) -> tuple[str, list[Any]]:
     direction = " DESC" if order.newest_first else ""
     sql = (
         f"SELECT {columns} FROM idemproxy.records"  # noqa: S608 - built of constants; values travel as arguments
-        + (f" WHERE {' AND '.join(wheres)}" if wheres else "")
-        + f" ORDER BY {', '.join(column + direction for column in order.columns)} LIMIT {put(search.limit + 1)}"
+        f" WHERE {' AND '.join(wheres)}"
+        f" ORDER BY {', '.join(column + direction for column in order.columns)} LIMIT {put(search.limit + 1)}"
     )
     return sql, arguments

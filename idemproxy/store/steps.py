@@ -11,7 +11,7 @@ from idemproxy.core.record import Step
 from idemproxy.ports import StoreUnavailable
 from idemproxy.store import queries
 from idemproxy.store.batch import CALL_SECONDS
-from idemproxy.store.postgres import ACQUIRE_SECONDS
+from idemproxy.store.pool import ACQUIRE_SECONDS
 
 AT_ONCE = 2
 """Connections that such reads may hold: the pool is there for the claims."""

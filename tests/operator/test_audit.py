@@ -19,7 +19,7 @@ from idemproxy.operator.audit import Audit
 from idemproxy.operator.metrics import Metrics
 from idemproxy.service import Service
 from idemproxy.store.events import Event, Events, Kind
-from idemproxy.store.postgres import open_pool
+from idemproxy.store.pool import open_pool
 from tests.conftest import StartProxy
 from tests.operator.support import ask
 from tests.support.orders import orders_api

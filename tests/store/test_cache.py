@@ -16,7 +16,7 @@ from idemproxy.store.cache import ENTRY_BYTES, Cache, now
 from idemproxy.store.connect import Primary
 from idemproxy.store.embedded import EmbeddedPostgres
 from idemproxy.store.migrate import migrate
-from idemproxy.store.postgres import open_pool
+from idemproxy.store.pool import open_pool
 from idemproxy.store.purges import CHANNEL, Purges, purged
 from tests.support.records import CREATED, Noted, claim_of, store_on
 

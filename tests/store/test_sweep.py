@@ -13,7 +13,7 @@ import pytest
 from idemproxy.core.record import Expired, Lease
 from idemproxy.store import queries
 from idemproxy.store import sweep as sweeping
-from idemproxy.store.sweep import run_batch, sweep, sweep_forever
+from idemproxy.store.sweep import deletions, run_batch, strippings, sweep, sweep_forever
 from tests.support.process import until
 from tests.support.records import CREATED, EXPIRE, claim_of, count, pool_on, record, store_on
 
@@ -58,7 +58,7 @@ async def test_it_works_in_batches_the_oldest_first(pool: asyncpg.Pool, rows: as
     await fill(rows, "old", 10, expired_since=100)
     await fill(rows, "older", 15, expired_since=200)
     async with pool.acquire() as connection:
-        assert await run_batch(connection, "sweep", 0) == 10
+        assert await run_batch(connection, deletions(), 0) == 10
     assert await rows.fetchval("SELECT count(*) FROM idemproxy.records WHERE key LIKE 'older-%'") == 5
     assert await sweep(pool, 0) == 15
     assert await count(rows) == 0
@@ -111,7 +111,7 @@ async def test_one_replica_sweeps_at_a_time(database: str, pool: asyncpg.Pool, r
         async with other.transaction():
             assert await other.fetchval(queries.load()["sweep_lock"])
             async with pool.acquire() as connection:
-                assert await run_batch(connection, "sweep", 0) is None
+                assert await run_batch(connection, deletions(), 0) is None
             assert await sweep(pool, 0) == 0
             assert await count(rows) == 3
     finally:
@@ -162,6 +162,24 @@ async def test_all_tombstones_lose_their_answers_however_many_there_are(
     assert await count(rows) == 35
 
 
+async def test_a_round_does_not_walk_over_the_tombstones_of_the_rounds_before(
+    pool: asyncpg.Pool, rows: asyncpg.Connection
+) -> None:
+    walk = strippings()
+    await fill(rows, "old", 3, expired_since=600)
+    await sweep(pool, 3600, tombstones=walk)
+    await fill(rows, "new", 2, expired_since=10)
+    await sweep(pool, 3600, tombstones=walk)
+    await fill(rows, "newer", 1, expired_since=5)
+    await sweep(pool, 3600, tombstones=walk)
+    kept = await rows.fetch("SELECT key FROM idemproxy.records WHERE body IS NOT NULL ORDER BY key")
+    assert [row["key"] for row in kept] == []
+    await rows.execute("UPDATE idemproxy.records SET headers = '', body = 'behind it' WHERE key LIKE 'old-%'")
+    await sweep(pool, 3600, tombstones=walk)
+    kept = await rows.fetch("SELECT key FROM idemproxy.records WHERE body IS NOT NULL ORDER BY key")
+    assert [row["key"] for row in kept] == ["old-1", "old-2", "old-3"]
+
+
 # The loop
 
 
@@ -187,7 +205,19 @@ async def test_an_outage_puts_the_sweep_off_and_does_not_end_it(
 
 def test_the_sweep_stays_within_what_a_sharded_table_can_do() -> None:
     sql: dict[str, Any] = queries.load()
-    for name in ("sweep", "strip", "claim", "read", "take_over", "renew", "complete", "mark_unknown", "release"):
+    for name in (
+        "expired",
+        "answered",
+        "sweep",
+        "strip",
+        "claim",
+        "read",
+        "take_over",
+        "renew",
+        "complete",
+        "mark_unknown",
+        "release",
+    ):
         statement = " ".join(line for line in sql[name].splitlines() if not line.startswith("--")).lower()
         for word in ("ctid", "for update", "skip locked", "nextval", " references "):
             assert word not in statement, f"{name} uses {word}"

@@ -14,7 +14,8 @@ from idemproxy.core.messages import Answer
 from idemproxy.core.record import Claim, RecordId
 from idemproxy.store.cache import Cache
 from idemproxy.store.known import Known
-from idemproxy.store.postgres import PostgresStore, open_pool
+from idemproxy.store.pool import open_pool
+from idemproxy.store.postgres import PostgresStore
 from tests.support.pgbouncer import PgBouncer
 
 ADA = hashlib.sha256(b"ada").digest()
