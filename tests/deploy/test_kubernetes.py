@@ -52,16 +52,23 @@ def proxy_container(overlay: str) -> Document:
 
 
 def loaded_settings(overlay: str, tmp_path: Path) -> settings.Settings:
-    secret = tmp_path / "url"
-    secret.write_text("postgresql://idemproxy:secret@db/idemproxy", encoding="utf-8")
+    mounted = {
+        "IDEMPROXY_DATABASE_URL_FILE": ("database", "url", "postgresql://idemproxy:secret@db/idemproxy"),
+        "IDEMPROXY_ADMIN_TOKEN_FILE": ("operator", "token", "0123456789abcdef-token"),
+    }
+    proxy = proxy_container(overlay)
     names = {
         **image_environment(),
         **env_file(FOLDER / "base" / "settings.env"),
         **env_file(FOLDER / "overlays" / overlay / "settings.env"),
+        **{variable["name"]: variable["value"] for variable in proxy["env"]},
     }
-    volume = proxy_container(overlay)["volumeMounts"][0]["mountPath"]
-    assert names["IDEMPROXY_DATABASE_URL_FILE"] == f"{volume}/url"
-    return settings.load({**names, "IDEMPROXY_DATABASE_URL_FILE": str(secret)})
+    places = {mount["name"]: mount["mountPath"] for mount in proxy["volumeMounts"]}
+    for name, (volume, file, secret) in mounted.items():
+        assert names[name] == f"{places[volume]}/{file}"
+        (tmp_path / file).write_text(secret, encoding="utf-8")
+        names[name] = str(tmp_path / file)
+    return settings.load(names)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -157,7 +164,31 @@ async def test_the_contract_of_the_component_is_one_that_the_proxy_takes() -> No
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_the_settings_are_ones_that_the_product_takes(overlay: str, tmp_path: Path) -> None:
-    assert loaded_settings(overlay, tmp_path).database_url is not None
+    chosen = loaded_settings(overlay, tmp_path)
+    assert chosen.database_url is not None
+    assert chosen.admin_token is not None
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_secret_that_a_pod_mounts_is_one_that_the_page_says_how_to_make(overlay: str) -> None:
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    made = dict(re.findall(r"create secret generic (\S+) --from-literal=(\w+)=", page))
+    volumes = [
+        volume["secret"]["secretName"] for pod in pods(overlay) for volume in pod["volumes"] if "secret" in volume
+    ]
+    assert set(volumes) == made.keys() == {"idemproxy-database", "idemproxy-operator"}
+    assert made == {"idemproxy-database": "url", "idemproxy-operator": "token"}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_only_the_namespace_that_monitors_reaches_the_operator_port(overlay: str) -> None:
+    ports = {port["name"]: port["containerPort"] for port in proxy_container(overlay)["ports"]}
+    rules = [rule for policy in of_kind(overlay, "NetworkPolicy") for rule in policy["spec"]["ingress"]]
+    opened = [rule for rule in rules if ports["operator"] in {port["port"] for port in rule["ports"]}]
+    assert [rule["from"] for rule in opened] == [
+        [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+    ]
+    assert all(len(rule["ports"]) == 1 for rule in opened)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
