@@ -14,8 +14,8 @@ from idemproxy import settings
 from idemproxy.cli import cli
 from tests.support.orders import orders_api
 from tests.support.pages import Block, blocks, inline
-from tests.support.process import running
-from tests.support.shell import Stage, elsewhere
+from tests.support.process import ROOT, running
+from tests.support.shell import ELSEWHERE, Stage, elsewhere
 
 SHOWN = {"sh", "env", "python", "js", "yaml", "json", "sql"}
 PROSE = {"", "http", "text"}
@@ -26,9 +26,25 @@ def test_every_block_is_of_a_language_that_is_looked_after() -> None:
     assert {f"{block}: {block.language}" for block in blocks() if block.language not in SHOWN | PROSE} == set()
 
 
+def test_no_command_hides_in_a_block_that_nobody_runs() -> None:
+    programs = r"^(\$ )?(\w+=\S+ )*(idemproxy|docker|kubectl|curl|pip|python3?|psql|systemctl) "
+    assert [str(block) for block in blocks(*PROSE) if re.search(programs, block.text, re.MULTILINE)] == []
+
+
 def test_every_reason_not_to_run_a_block_is_needed() -> None:
     assert any(elsewhere(block.text) is None for block in blocks("sh"))
-    assert any(elsewhere(block.text) for block in blocks("sh"))
+    used = {elsewhere(block.text) for block in blocks("sh")}
+    assert set(ELSEWHERE.values()) <= used, "nothing in the documentation needs these any more"
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    linked = set(re.findall(r"\]\(([\w.-]+\.md)\)", index))
+    assert linked == {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
+
+
+def test_the_readme_leads_to_the_index() -> None:
+    assert "](docs/index.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("block", [block for block in blocks("sh") if elsewhere(block.text) is None], ids=str)

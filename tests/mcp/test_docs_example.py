@@ -1,4 +1,4 @@
-"""The example in docs/mcp.md, as it stands there."""
+"""The example of agents' tools in the README, as it stands there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.process import ROOT, environment, free_port, running, until
 
 
 def blocks(language: str) -> list[str]:
-    page = (ROOT / "docs" / "mcp.md").read_text(encoding="utf-8")
+    page = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Agents' tools")[2]
     return re.findall(rf"```{language}\n(.*?)```", page, flags=re.DOTALL)
 
 

@@ -20,13 +20,8 @@ SECONDS = 120.0
 ELSEWHERE = {
     "docker": "wants a container engine; tests/deploy builds and starts the image and loads the compose file",
     "kubectl": "wants a cluster; tests/deploy validates and renders the manifests",
-    "kustomize": "wants a cluster; tests/deploy validates and renders the manifests",
-    "systemctl": "wants a machine with systemd; tests/deploy has systemd check the unit",
-    "install": "installs system files; tests/deploy has systemd check the unit",
-    "pip": "installs the package, which .ci/run does on a fresh machine",
-    "pytest": "is this",
-    "ruff": "is a step of .ci/run",
-    "idemproxy demo": "is shown by tests/acceptance/test_demo.py",
+    "pip": "installs the package and runs demo or checks, as .ci/run does on a fresh machine",
+    "idemproxy keys resolve": "wants records to decide about; tests/docs/test_operating.py has them",
 }
 
 _WRAPPER = """#!/bin/sh
