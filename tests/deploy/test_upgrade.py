@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 import aiohttp
@@ -69,6 +71,10 @@ async def at_first_version(dsn: str) -> asyncpg.Connection:
     return connection
 
 
+async def events(connection: asyncpg.Connection) -> set[tuple[Any, ...]]:
+    return {tuple(row) for row in await connection.fetch("SELECT key, event FROM idemproxy.events")}
+
+
 async def test_live_records_survive_the_way_from_the_first_schema_to_the_newest(
     proxy: StartProxy, rows: asyncpg.Connection, empty_database: str
 ) -> None:
@@ -85,12 +91,23 @@ async def test_live_records_survive_the_way_from_the_first_schema_to_the_newest(
         newest = migrate.available()[-1].version
         assert await first.fetchval("SELECT max(version) FROM idemproxy.migrations") == newest
         assert await first.fetchval("SELECT count(*) FROM idemproxy.records") == 2
-        await first.close()
+
+        shown = await idemproxy("keys", "list", "--json", database_url=empty_database)
+        states = {record["key"]: record["state"] for record in json.loads(shown.out)["records"]}
+        assert states == {"settled": "completed", "running": "running"}
 
         async with running(upstream=orders.url, database_url=empty_database) as proxy_process:
             assert await write(proxy_process.url, "settled") == (200, "true", answer)
             assert (await write(proxy_process.url, "running"))[:2] == (409, "in-flight")
             assert (await write(proxy_process.url, "new"))[:2] == (201, "false")
+            reason = ("--reason", "of no use any more")
+            purged = await idemproxy("keys", "purge", "settled", *reason, database_url=empty_database)
+            assert purged.code == 0, purged.err
+            async with asyncio.timeout(30):  # events are written in batches
+                while not {("settled", "dedup_hit"), ("new", "first_write")} <= await events(first):
+                    await asyncio.sleep(0.1)
+        assert await first.fetchval("SELECT action FROM idemproxy.changes WHERE key = 'settled'") == "purge"
+        await first.close()
         assert [body for _, _, body in orders.ledger] == [
             b'{"item": "settled"}',
             b'{"item": "running"}',
