@@ -19,6 +19,7 @@ from idemproxy.service import Service
 from idemproxy.settings import Settings
 from idemproxy.siblings import inherited
 from idemproxy.startup import StartError, bind, connected, prepare_schema, refused
+from idemproxy.store.distribute import distribute, require_citus, undistributed, where
 from idemproxy.store.embedded import EmbeddedError, find_bindir
 from idemproxy.store.migrate import migrate, pending
 from idemproxy.store.pool import open_pool
@@ -107,6 +108,8 @@ def check(**flags: str | None) -> None:
             try:
                 risk = await prepare_schema(chosen.database_url.get_secret_value(), unchanged)
                 faults += [f"IDEMPROXY_DATABASE_URL: {risk}"] if risk else []
+                async with connected(chosen.database_url.get_secret_value(), chosen) as connection:
+                    click.echo(await where(connection))
             except StartError as failure:
                 faults.append(str(failure))
         if faults:
@@ -134,19 +137,29 @@ def export(document: Path) -> None:
 
 @cli.command(name="migrate")
 @click.option("--check", "only_check", is_flag=True, help="Only tell what is pending; exit 1 if anything is.")
+@click.option("--distributed", is_flag=True, help="Then spread the tables over the workers of a Citus cluster, by key.")
 @database_flags
-def migrate_verb(only_check: bool, **flags: str | None) -> None:
+def migrate_verb(only_check: bool, distributed: bool, **flags: str | None) -> None:
     """Bring the database schema up to date. Safe to run from many replicas at once."""
     chosen = load_database(flags)
 
     async def work(dsn: str) -> int:
+        moved: list[str] = []
         async with connected(dsn, chosen) as connection:
+            if distributed:
+                await require_citus(connection)
             done = await (pending(connection) if only_check else migrate(connection))
+            if distributed:
+                moved = await (undistributed(connection) if only_check else distribute(connection))
         for migration in done:
             click.echo(f"{'pending' if only_check else 'applied'} {migration.version:04d}_{migration.name}")
-        if not done:
+        for table in moved:
+            click.echo(
+                f"{'not distributed: ' if only_check else 'distributed '}{table}{'' if only_check else ' by key'}"
+            )
+        if not done and not moved:
             click.echo("the schema is up to date")
-        return 1 if only_check and done else 0
+        return 1 if only_check and (done or moved) else 0
 
     run_loop(with_database(chosen, work))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator
-from typing import Any
 
 import asyncpg
 import pytest
@@ -201,23 +200,3 @@ async def test_an_outage_puts_the_sweep_off_and_does_not_end_it(
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await pool.close()
-
-
-def test_the_sweep_stays_within_what_a_sharded_table_can_do() -> None:
-    sql: dict[str, Any] = queries.load()
-    for name in (
-        "expired",
-        "answered",
-        "sweep",
-        "strip",
-        "claim",
-        "read",
-        "take_over",
-        "renew",
-        "complete",
-        "mark_unknown",
-        "release",
-    ):
-        statement = " ".join(line for line in sql[name].splitlines() if not line.startswith("--")).lower()
-        for word in ("ctid", "for update", "skip locked", "nextval", " references "):
-            assert word not in statement, f"{name} uses {word}"
