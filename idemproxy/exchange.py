@@ -337,7 +337,7 @@ class Exchange:
         if stored is None and settlement is Settlement.COMPLETE:
             # Somebody took over while this owner was paused. One body for all clients: this one has to ask again.
             raise BodyLost(Lost(Loss.DISCONNECTED, "another owner has taken over"))
-        await recording.finish(stored=stored is True)
+        recording.finish(stored=stored is True)
 
     async def _lost(self, lost: Lost, lease: Lease, wire: Wire, heard: asyncio.Future[Heard]) -> None:
         await self.settler.settle(lease, Settlement.MARK_UNKNOWN)

@@ -32,7 +32,11 @@ class Pipe:
             self._size += len(piece)
             self._changed.set()
 
-    def end(self, failure: Exception | None = None, *, trailers: Headers = ()) -> None:
+    def end(self, failure: Exception | None = None, *, last: bytes = b"", trailers: Headers = ()) -> None:
+        """No more will come. The `last` piece waits for no room: whoever ends the pipe has a record to let go of."""
+        if last and not self._left:
+            self._pieces.append(last)
+            self._size += len(last)
         self._ended, self._failure, self.trailers = True, failure, trailers
         self._changed.set()
 

@@ -112,9 +112,7 @@ class Recording:
         else:
             await self.pipe.put(piece)
 
-    async def finish(self, *, stored: bool) -> None:
+    def finish(self, *, stored: bool) -> None:
         """Let the client see the end, and in a trailer what the head could not know: that it is not stored."""
-        if self._held:
-            await self.pipe.put(self._held)
         said = self._known_not_to_fit or (stored and self.fits)
-        self.pipe.end(trailers=() if said else (STORED_FALSE,))
+        self.pipe.end(last=self._held, trailers=() if said else (STORED_FALSE,))
