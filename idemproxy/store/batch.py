@@ -1,4 +1,8 @@
-"""Micro-batches: what arrives while a statement is under way travels in the next one. An idle store sends at once."""
+"""Micro-batches: what arrives while a statement is under way travels in the next one. An idle store sends at once.
+
+A statement that takes long is waiting for the disk, not for us: another one may start beside it, and their commits are
+flushed together.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,10 @@ log = logging.getLogger("idemproxy")
 CALL_SECONDS = 1.8
 """What one call may take, waiting for its batch included: with it, a refusal reaches the client within 2 s."""
 
+SLOW_SECONDS = 0.0015
+"""A batch that has been under way for so long does not hold up the next one: quicker ones leave larger batches, which
+cost less each; on a slow disk, everybody would wait for two flushes instead of one."""
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -25,7 +33,7 @@ class BadItem(Exception):
 
 
 class Batcher(Generic[Item, Result]):
-    """Collects items of one kind and runs them together, one batch at a time.
+    """Collects items of one kind and runs them together, at most `side_by_side` batches at a time.
 
     `late` is called with each result whose caller has stopped waiting: a claim that was won after all must be given
     back, or nobody would ever settle it.
@@ -38,6 +46,7 @@ class Batcher(Generic[Item, Result]):
         *,
         tasks: Tasks,
         max_items: int,
+        side_by_side: int = 1,
         max_seconds: float = CALL_SECONDS,
         size: Callable[[Item], int] | None = None,
         max_size: int = 0,
@@ -47,12 +56,15 @@ class Batcher(Generic[Item, Result]):
         self._run = run
         self._tasks = tasks
         self._max_items = max_items
+        self._side_by_side = side_by_side
         self._max_seconds = max_seconds
         self._size = size
         self._max_size = max_size
         self._late = late
         self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
-        self._pumping = False
+        self._pumps = 0
+        self._last_start = 0.0
+        self._late_start: asyncio.TimerHandle | None = None
         self._due: deque[tuple[float, asyncio.Future[Result]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -66,10 +78,25 @@ class Batcher(Generic[Item, Result]):
         self._due.append((loop.time() + self._max_seconds, future))
         if self._timer is None:  # one timer for all: those that come later are due later
             self._timer = loop.call_later(self._max_seconds, self._give_up)
-        if not self._pumping:
-            self._pumping = True
-            self._tasks.spawn(self._pump(), f"store {self._name}")
+        if self._pumps == 0:
+            self._start_pump()
+        elif self._pumps < self._side_by_side and self._late_start is None:
+            self._late_start = loop.call_at(self._last_start + SLOW_SECONDS, self._start_beside)
         return future
+
+    def _start_beside(self) -> None:
+        self._late_start = None
+        if not self._waiting or self._pumps == self._side_by_side:
+            return
+        loop = asyncio.get_running_loop()
+        if self._pumps and loop.time() < self._last_start + SLOW_SECONDS:  # another batch has begun meanwhile
+            self._late_start = loop.call_at(self._last_start + SLOW_SECONDS, self._start_beside)
+        else:
+            self._start_pump()
+
+    def _start_pump(self) -> None:
+        self._pumps += 1
+        self._tasks.spawn(self._pump(), f"store {self._name}")
 
     def _give_up(self) -> None:
         """Fail what is overdue, and come again for the first of the others."""
@@ -91,11 +118,13 @@ class Batcher(Generic[Item, Result]):
             while self._waiting:
                 await self._run_batch(self._next_batch())
         finally:
-            self._pumping = False
-            self._fail(self._waiting, StoreUnavailable("the store is closed"))
-            self._waiting.clear()
+            self._pumps -= 1
+            if self._pumps == 0:
+                self._fail(self._waiting, StoreUnavailable("the store is closed"))
+                self._waiting.clear()
 
     def _next_batch(self) -> list[tuple[Item, asyncio.Future[Result]]]:
+        self._last_start = asyncio.get_running_loop().time()
         batch: list[tuple[Item, asyncio.Future[Result]]] = []
         size = 0
         while self._waiting and len(batch) < self._max_items:

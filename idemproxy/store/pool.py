@@ -11,8 +11,8 @@ from idemproxy.store.connect import Primary
 ACQUIRE_SECONDS = 0.5
 STATEMENT_SECONDS = 1.5
 LOCK_SECONDS = 1.0
-POOL_SIZE = 8
-"""Each kind of statement has one batch under way at a time: six kinds, the sweep, and one for readiness."""
+POOL_SIZE = 12
+"""Three batches each of claims and completions, one of each other kind of statement, the sweep, one for readiness."""
 
 STEADY_PLANS = {
     # One plan per statement and connection, made once: with arrays of a few items Postgres would plan each call anew.

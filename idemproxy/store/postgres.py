@@ -29,6 +29,8 @@ from idemproxy.tasks import Tasks
 
 RETRY_PAUSE_SECONDS = 0.05
 """Between two tries: short enough that a restarted Postgres is found again at once, long enough not to spin."""
+SIDE_BY_SIDE = 3
+"""Batches of claims, and of completions, under way at a time: see `batch.SLOW_SECONDS`."""
 BATCH_ITEMS = 256
 BATCH_BYTES = 8 * 1024 * 1024
 """Bounds what one completion statement carries; a single larger answer still travels, alone."""
@@ -53,7 +55,12 @@ class PostgresStore:
         self._tasks = Tasks()
         self._sql = queries.load()
         self._claims = Batcher(
-            "claim", self._run_claims, tasks=self._tasks, max_items=BATCH_ITEMS, late=self._give_back
+            "claim",
+            self._run_claims,
+            tasks=self._tasks,
+            max_items=BATCH_ITEMS,
+            side_by_side=SIDE_BY_SIDE,
+            late=self._give_back,
         )
         self._take_overs = Batcher("take_over", self._run_take_overs, tasks=self._tasks, max_items=BATCH_ITEMS)
         self._completions = Batcher(
@@ -61,6 +68,7 @@ class PostgresStore:
             self._run_completions,
             tasks=self._tasks,
             max_items=BATCH_ITEMS,
+            side_by_side=SIDE_BY_SIDE,
             size=lambda item: len(item[1].body),
             max_size=BATCH_BYTES,
         )
