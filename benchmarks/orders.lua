@@ -1,7 +1,7 @@
 -- The load for wrk. Arguments: mode ("first": a fresh key each time, "replay": one of N keys, "read": GET),
--- a prefix for the keys, N. Prints one line of figures at the end.
+-- a prefix for the keys, N. Each write is one of its own: its body names its key. Prints one line of figures at the end.
 local body = '{"customer":"cus_4711","items":[{"sku":"tea-250","quantity":2},{"sku":"cup-white","quantity":6}],'
-          .. '"currency":"EUR","total":"41.80","note":"ring twice"}'
+          .. '"currency":"EUR","total":"41.80","note":"%s"}'
 local mode, prefix, keys, count
 
 function init(args)
@@ -9,7 +9,6 @@ function init(args)
   wrk.headers["Authorization"] = "Bearer benchmark"
   if mode ~= "read" then
     wrk.method = "POST"
-    wrk.body = body
     wrk.headers["Content-Type"] = "application/json"
   end
 end
@@ -18,7 +17,9 @@ function request()
   if mode == "read" then return wrk.format(nil, "/orders") end
   count = count + 1
   local number = mode == "replay" and count % keys or count
-  wrk.headers["Idempotency-Key"] = prefix .. number
+  local key = prefix .. number
+  wrk.headers["Idempotency-Key"] = key
+  wrk.body = string.format(body, key)
   return wrk.format(nil, "/orders")
 end
 

@@ -14,7 +14,7 @@ import uvloop
 
 BODY = (
     b'{"customer":"cus_4711","items":[{"sku":"tea-250","quantity":2},{"sku":"cup-white","quantity":6}],'
-    b'"currency":"EUR","total":"41.80","note":"ring twice"}'
+    b'"currency":"EUR","total":"41.80","note":"%b"}'
 )
 HEAD = (
     b"POST /orders HTTP/1.1\r\nHost: benchmark\r\nAuthorization: Bearer benchmark\r\nContent-Type: application/json\r\n"
@@ -37,7 +37,8 @@ class Client(asyncio.Protocol):
 
     def send(self, key: bytes, due: float) -> None:
         self.due = due
-        self.transport.write(HEAD % (len(BODY), key, BODY))  # type: ignore[attr-defined]
+        body = BODY % key
+        self.transport.write(HEAD % (len(body), key, body))  # type: ignore[attr-defined]
 
     def data_received(self, data: bytes) -> None:
         self.buffer += data

@@ -120,25 +120,14 @@ class Audit:
     async def _look_for_pairs(self, writes: list[Event]) -> None:
         try:
             pairs = await self._events.same_writes(writes, self._window)
-            for pair in pairs:
-                self._suspect(pair)
+            self._metrics.suspected_duplicates.inc(len(pairs))
+            self._metrics.event(Kind.SUSPECTED_DUPLICATE.value, len(pairs))
+            for pair in {_write_of(pair.event): pair for pair in reversed(pairs)}.values():
+                _warn(pair)
             if pairs:
                 await self._events.write([_suspected(pair) for pair in pairs])
         except FAULTS as failure:
             log.warning("suspected duplicates were not looked for: %s", type(failure).__name__)
-
-    def _suspect(self, pair: Pair) -> None:
-        self._metrics.suspected_duplicates.inc()
-        self._metrics.event(Kind.SUSPECTED_DUPLICATE.value, 1)
-        fields = {
-            "event": Kind.SUSPECTED_DUPLICATE.value,
-            "key": key_hash(pair.event.id.key),
-            "other_key": key_hash(pair.other_key),
-            "scope": pair.event.id.scope.hex()[:12],
-            "route": pair.event.id.route,
-            "seconds_apart": pair.seconds,
-        }
-        log.warning("the same write came under two keys: is the key made anew on each retry?", extra={"fields": fields})
 
     async def sweep(self) -> None:
         try:
@@ -181,6 +170,23 @@ def _steps(trail: Trail) -> dict[str, float]:
     if trail.renewals:
         steps["renewals"] = trail.renewals
     return steps
+
+
+def _write_of(event: Event) -> tuple[bytes, str, bytes | None]:
+    """What suspected duplicates have in common: one line tells of all of them within a batch."""
+    return event.id.scope, event.id.route, event.fingerprint
+
+
+def _warn(pair: Pair) -> None:
+    fields = {
+        "event": Kind.SUSPECTED_DUPLICATE.value,
+        "key": key_hash(pair.event.id.key),
+        "other_key": key_hash(pair.other_key),
+        "scope": pair.event.id.scope.hex()[:12],
+        "route": pair.event.id.route,
+        "seconds_apart": pair.seconds,
+    }
+    log.warning("the same write came under two keys: is the key made anew on each retry?", extra={"fields": fields})
 
 
 def _suspected(pair: Pair) -> Event:

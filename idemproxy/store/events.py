@@ -23,8 +23,6 @@ from idemproxy.store.records import ACQUIRE_SECONDS
 WRITE_BATCH = 500
 """Written within tens of milliseconds, so that no other statement waits long for a connection."""
 SWEEP_BATCH = 1000
-PAIRS_LIMIT = 5000
-"""A storm of one write under a thousand keys finds every earlier one for each; this many are enough to see it."""
 
 
 class Kind(Enum):
@@ -109,13 +107,8 @@ class Events:
                 ages,
                 window,
                 writes[0].shadow,
-                PAIRS_LIMIT,
             )
-        nearest: dict[int, Pair] = {}
-        for row in rows:  # the newest come first
-            n = row["n"]
-            nearest.setdefault(n, Pair(writes[n], row["key"], round(row["age"] - ages[n], 3)))
-        return list(nearest.values())
+        return [Pair(writes[row["n"]], row["key"], round(row["age"] - ages[row["n"]], 3)) for row in rows]
 
     async def shadow_writes(self, wishes: Sequence[tuple[Event, float]]) -> dict[RecordId, list[Seen]]:
         """What shadow mode has seen under the ids of these events, each within its time to live."""

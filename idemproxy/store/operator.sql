@@ -100,16 +100,18 @@ SELECT key, scope, route, at, event, shadow, count, status, attempt, trace, deta
  ORDER BY at DESC LIMIT $1;
 
 -- name: find_same_writes
--- First writes of the same caller, route and fingerprint under another key, not long before these.
-SELECT wish.n, event.key, extract(epoch FROM now() - event.at)::float8 AS age
+-- For each of these writes the nearest earlier one of the same caller, route and fingerprint under another key. One look
+-- at the index each: where every write is the same, all of them together would be a square.
+SELECT wish.n, found.key, extract(epoch FROM now() - found.at)::float8 AS age
   FROM unnest($1::int[], $2::text[], $3::bytea[], $4::text[], $5::bytea[], $6::float8[])
        AS wish (n, key, scope, route, fingerprint, age)
-  JOIN idemproxy.events AS event
-    ON event.scope = wish.scope AND event.route = wish.route AND event.fingerprint = wish.fingerprint
- WHERE event.event = 'first_write' AND event.key <> wish.key
-   AND event.at < now() - wish.age * interval '1 second'
-   AND event.at > now() - (wish.age + $7::float8) * interval '1 second' AND event.shadow = $8
- ORDER BY event.at DESC LIMIT $9;
+ CROSS JOIN LATERAL (
+           SELECT event.key, event.at FROM idemproxy.events AS event
+            WHERE event.scope = wish.scope AND event.route = wish.route AND event.fingerprint = wish.fingerprint
+              AND event.event = 'first_write' AND event.key <> wish.key
+              AND event.at < now() - wish.age * interval '1 second'
+              AND event.at > now() - (wish.age + $7::float8) * interval '1 second' AND event.shadow = $8
+            ORDER BY event.at DESC LIMIT 1) AS found;
 
 -- name: find_shadow_writes
 -- What shadow mode has seen under these ids: first writes whose answers would have been kept.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from idemproxy.ports import StoreUnavailable
-from idemproxy.store.batch import BadItem, Batcher
+from idemproxy.store.batch import SLOW_SECONDS, BadItem, Batcher
 from idemproxy.tasks import Tasks
 
 
@@ -53,6 +53,33 @@ async def test_what_arrives_while_a_statement_is_under_way_travels_together_in_o
     statement.gate.set()
     assert await asyncio.gather(first, *rest) == [10, 50, 30, 40, 20]
     assert statement.batches == [[1], [5, 3, 4, 2]]
+
+
+async def test_a_batch_that_waits_for_the_disk_does_not_hold_up_the_next() -> None:
+    statement = Statement()
+    statement.gate.clear()
+    batcher = Batcher("count", statement, tasks=Tasks(), max_items=10, side_by_side=2)
+    results = [batcher.submit(1)]
+    await statement.started.wait()
+    statement.started.clear()
+    results.append(batcher.submit(2))
+    await statement.started.wait()
+    results += [batcher.submit(3), batcher.submit(4)]
+    await asyncio.sleep(2 * SLOW_SECONDS)
+    assert statement.batches == [[1], [2]], "two side by side, and no third"
+    statement.gate.set()
+    assert await asyncio.gather(*results) == [10, 20, 30, 40]
+    assert statement.batches == [[1], [2], [3, 4]]
+
+
+async def test_a_quick_batch_is_waited_for() -> None:
+    statement = Statement()
+    batcher = Batcher("count", statement, tasks=Tasks(), max_items=10, side_by_side=2)
+    results = [batcher.submit(1)]
+    await asyncio.sleep(0)
+    results += [batcher.submit(2), batcher.submit(3)]
+    assert await asyncio.gather(*results) == [10, 20, 30]
+    assert statement.batches == [[1], [2, 3]]
 
 
 async def test_a_batch_has_at_most_so_many_items() -> None:
