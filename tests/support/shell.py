@@ -21,6 +21,7 @@ ELSEWHERE = {
     "docker": "wants a container engine; tests/deploy builds and starts the image and loads the compose file",
     "kubectl": "wants a cluster; tests/deploy validates and renders the manifests",
     "pip": "installs the package and runs demo or checks, as .ci/run does on a fresh machine",
+    "idemproxy migrate --distributed": "wants Citus; tests/store/test_distributed.py runs it on what stands for it",
     "idemproxy keys resolve": "wants records to decide about; tests/docs/test_operating.py has them",
 }
 
