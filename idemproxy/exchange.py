@@ -11,6 +11,7 @@ arrives; its *end* is held back until it has been settled: see `recording`.)
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from dataclasses import dataclass, replace
@@ -54,9 +55,11 @@ from idemproxy.ports import (
 )
 from idemproxy.probing import probe
 from idemproxy.recording import LiveReply, Recording, framed
-from idemproxy.settling import Renewal, Settler
+from idemproxy.settling import Renewals, Settler
 from idemproxy.tasks import Tasks
 from idemproxy.wire import Http, Wire
+
+log = logging.getLogger("idemproxy")
 
 WAIT_PAUSES = (0.05, 0.1, 0.2, 0.5)
 """Between looks at a write that runs on another replica: quick at first, then two reads a second per waiter."""
@@ -106,8 +109,9 @@ class Exchange:
         self._hop = hop
         self._limits = limits
         self.tasks = Tasks()
-        """The writes under way: each outlives its client's connection, and a drain waits for all of them."""
+        """What goes on when its request has been answered: recordings, late settlements. A drain waits for them."""
         self.settler = Settler(store, observer, self.tasks)
+        self.renewals = Renewals(store, observer, self.tasks)
         self.running: dict[RecordId, asyncio.Future[None]] = {}
         """Done when the write has been settled, which may be long after its client began to hear of it."""
 
@@ -127,7 +131,7 @@ class Exchange:
         trail.decided = time.monotonic()
         match step:
             case Forward() | Probe():
-                return await self._in_own_task(request, step, wire, trail)
+                return await self._owned(request, step, wire, trail)
             case Replay(answer=answer):
                 return Heard(Outcome.REPLAY, wire.replay(answer, id.key))
             case Refuse(problem=problem):
@@ -177,36 +181,25 @@ class Exchange:
         else:
             await asyncio.wait({running}, timeout=seconds)
 
-    async def _in_own_task(self, request: Request, step: Forward | Probe, wire: Wire, trail: Trail) -> Heard:
-        lease = step.lease
-        id = lease.claim.id
-        trail.attempt = lease.attempt
-        loop = asyncio.get_running_loop()
-        heard: asyncio.Future[Heard] = loop.create_future()
-        self.running[id] = settled = loop.create_future()
-        self._observer.claimed(lease.attempt)
+    async def _owned(self, request: Request, step: Forward | Probe, wire: Wire, trail: Trail) -> Heard:
+        """Carry out the write that this request has won. Nothing here hears of the client: it may have left."""
+        id = step.lease.claim.id
+        trail.attempt = step.lease.attempt
+        self._observer.claimed(step.lease.attempt)
+        work = Work(self, step.lease, trail)
+        try:
+            if isinstance(step, Probe) and (probed := await self._probe(request, step, wire)) is not None:
+                return probed
+            return await self._carry_out(request, work, wire)
+        except Exception:
+            log.exception("a guarded write failed")
+            return _refused(Problem(Code.INTERNAL_ERROR), id, wire, Outcome.LOST)
+        finally:
+            if not work.goes_on:
+                work.end()
 
-        async def carry_out() -> None:
-            renewal = Renewal(self._store, lease, self.tasks, trail, lambda: self._observer.lease_lost(id))
-            try:
-                if isinstance(step, Probe):
-                    await self._probe(request, step, wire, heard)
-                if not heard.done():
-                    await self._carry_out(request, lease, wire, trail, heard)
-            finally:
-                renewal.stop()
-                trail.settled = time.monotonic()
-                settled.set_result(None)
-                if self.running.get(id) is settled:
-                    del self.running[id]
-                if not heard.done():
-                    heard.set_result(_refused(Problem(Code.INTERNAL_ERROR), id, wire, Outcome.LOST))
-
-        self.tasks.spawn(carry_out(), "guarded write")
-        return await asyncio.shield(heard)
-
-    async def _probe(self, request: Request, step: Probe, wire: Wire, heard: asyncio.Future[Heard]) -> None:
-        """Settle what an earlier attempt came to, if the API can tell; nothing is done when it did not happen."""
+    async def _probe(self, request: Request, step: Probe, wire: Wire) -> Heard | None:
+        """Settle what an earlier attempt came to, if the API can tell; None when it did not happen."""
         lease = step.lease
         headers = request_headers(request, lease, wire.policy, self._hop)
         limit = self._limits.max_stored_bytes
@@ -216,20 +209,34 @@ class Exchange:
             reply = wire.replay(found, lease.claim.id.key)
             if stored is not True:
                 reply = replace(reply, headers=(*reply.headers, STORED_FALSE))
-            heard.set_result(Heard(Outcome.PROBED, reply))
-        elif found is Verdict.UNCLEAR:
+            return Heard(Outcome.PROBED, reply)
+        if found is Verdict.UNCLEAR:
             await self.settler.settle(lease, Settlement.MARK_UNKNOWN)
             problem = after_loss(Code.IDEMPOTENCY_OUTCOME_UNKNOWN, lease, wire.policy)
-            heard.set_result(_refused(problem, lease.claim.id, wire))
+            return _refused(problem, lease.claim.id, wire)
+        return None
 
-    async def _carry_out(
-        self, request: Request, lease: Lease, wire: Wire, trail: Trail, heard: asyncio.Future[Heard]
-    ) -> None:
+    async def _carry_out(self, request: Request, work: Work, wire: Wire) -> Heard:
         """Forward the write, settle its outcome, then let the client hear it."""
+        lease, trail = work.lease, work.trail
         trail.sent = started = time.monotonic()
         headers = request_headers(request, lease, wire.policy, self._hop)
         sent = await forward(self._upstream, request, headers, timeout=self._limits.upstream_timeout)
         match sent:
+            case Opened() if self._limits.require_framed and not framed(sent):
+                sent.body.close()
+                return await self._lost(Lost(Loss.INVALID, "the answer does not say where it ends"), lease, wire)
+            case Opened():
+                sent = wire.reading(sent)
+                recording = Recording(sent, self._limits.max_stored_bytes)
+                try:
+                    if not await recording.whole():
+                        return self._live(sent, recording, work, wire)
+                except BodyLost as broken:
+                    return await self._lost(broken.lost, lease, wire)
+                trail.answered = time.monotonic()
+                self._observer.upstream_answered(trail.answered - started)
+                return await self._answered(sent, recording, lease, wire, trail)
             case NotSent(retry_after=wait):
                 trail.sent = None
                 await self.settler.settle(lease, Settlement.RELEASE)
@@ -238,30 +245,13 @@ class Exchange:
                     if wait is None
                     else Problem(Code.UPSTREAM_DOWN, retry_after=wait)
                 )
-                heard.set_result(_refused(problem, lease.claim.id, wire, Outcome.NOT_SENT))
+                return _refused(problem, lease.claim.id, wire, Outcome.NOT_SENT)
             case Lost():
-                await self._lost(sent, lease, wire, heard)
-            case Opened() if self._limits.require_framed and not framed(sent):
-                sent.body.close()
-                await self._lost(Lost(Loss.INVALID, "the answer does not say where it ends"), lease, wire, heard)
-            case Opened():
-                sent = wire.reading(sent)
-                recording = Recording(sent, self._limits.max_stored_bytes)
-                try:
-                    if await recording.whole():
-                        trail.answered = time.monotonic()
-                        self._observer.upstream_answered(trail.answered - started)
-                        await self._answered(sent, recording, lease, wire, trail, heard)
-                    else:
-                        await self._live(sent, recording, lease, wire, trail, heard)
-                except BodyLost as broken:
-                    await self._lost(broken.lost, lease, wire, heard)
+                return await self._lost(sent, lease, wire)
             case _:
                 assert_never(sent)
 
-    async def _answered(
-        self, opened: Opened, recording: Recording, lease: Lease, wire: Wire, trail: Trail, heard: asyncio.Future[Heard]
-    ) -> None:
+    async def _answered(self, opened: Opened, recording: Recording, lease: Lease, wire: Wire, trail: Trail) -> Heard:
         id = lease.claim.id
         answer = Answer(opened.status, opened.reason, to_client(opened.headers), recording.body)
         said = steering(opened.headers)
@@ -272,12 +262,10 @@ class Exchange:
             # Somebody took over while this owner was paused. One body for all clients: theirs, if it is there.
             other = await self._other_answer(lease, answer, said, wire, kept=kept)
             if other is not None:
-                heard.set_result(other)
-                return
+                return other
             stored = False
         shown = stored is not False and recording.fits
-        reply = first_write(answer, id.key, wire.policy, lease.attempt, stored=shown)
-        heard.set_result(Heard(Outcome.FIRST_WRITE, reply))
+        return Heard(Outcome.FIRST_WRITE, first_write(answer, id.key, wire.policy, lease.attempt, stored=shown))
 
     async def _other_answer(
         self, lease: Lease, answer: Answer, said: Steering, wire: Wire, *, kept: bool
@@ -301,20 +289,24 @@ class Exchange:
             case _:
                 return None
 
-    async def _live(
-        self, opened: Opened, recording: Recording, lease: Lease, wire: Wire, trail: Trail, heard: asyncio.Future[Heard]
-    ) -> None:
+    def _live(self, opened: Opened, recording: Recording, work: Work, wire: Wire) -> Heard:
         """Let the client hear the answer while it arrives, and its end when it has been settled."""
-        key, attempt = lease.claim.id.key, lease.attempt
+        key, attempt = work.lease.claim.id.key, work.lease.attempt
         headers = marked(to_client(opened.headers), key, wire.policy, replay=False, attempt=attempt)
-        heard.set_result(Heard(Outcome.FIRST_WRITE, recording.go_live(headers)))
+        work.goes_on = True
+        self.tasks.spawn(self._play(opened, recording, work, wire), "guarded write")
+        return Heard(Outcome.FIRST_WRITE, recording.go_live(headers))
+
+    async def _play(self, opened: Opened, recording: Recording, work: Work, wire: Wire) -> None:
         try:
-            await self._record(opened, recording, lease, wire, trail)
+            await self._record(opened, recording, work.lease, wire, work.trail)
         except BodyLost as broken:
             recording.pipe.end(broken)
         except BaseException:
             recording.pipe.end(BodyLost(Lost(Loss.DISCONNECTED, "the recording was given up")))
             raise
+        finally:
+            work.end()
 
     async def _record(self, opened: Opened, recording: Recording, lease: Lease, wire: Wire, trail: Trail) -> None:
         """Record what flows, settle it, then let go of its end. BodyLost: the client must not see one."""
@@ -339,10 +331,36 @@ class Exchange:
             raise BodyLost(Lost(Loss.DISCONNECTED, "another owner has taken over"))
         recording.finish(stored=stored is True)
 
-    async def _lost(self, lost: Lost, lease: Lease, wire: Wire, heard: asyncio.Future[Heard]) -> None:
+    async def _lost(self, lost: Lost, lease: Lease, wire: Wire) -> Heard:
         await self.settler.settle(lease, Settlement.MARK_UNKNOWN)
         problem = after_loss(_LOSS_CODES[lost.loss], lease, wire.policy)
-        heard.set_result(_refused(problem, lease.claim.id, wire, Outcome.LOST))
+        return _refused(problem, lease.claim.id, wire, Outcome.LOST)
+
+
+class Work:
+    """A write under way: its lease is renewed, and duplicates in this process wait for its end.
+
+    It ends with the request that won it, or, when its answer `goes_on` to flow after that, with the recording.
+    """
+
+    __slots__ = ("_renewals", "_running", "_settled", "goes_on", "lease", "trail")
+
+    def __init__(self, exchange: Exchange, lease: Lease, trail: Trail) -> None:
+        self.lease = lease
+        self.trail = trail
+        self.goes_on = False
+        self._running = exchange.running
+        self._settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._running[lease.claim.id] = self._settled
+        self._renewals = exchange.renewals
+        self._renewals.start(lease, trail)
+
+    def end(self) -> None:
+        self._renewals.stop(self.lease)
+        self.trail.settled = time.monotonic()
+        self._settled.set_result(None)
+        if self._running.get(self.lease.claim.id) is self._settled:
+            del self._running[self.lease.claim.id]
 
 
 def _refused(problem: Problem, id: RecordId, wire: Wire, outcome: Outcome | None = None) -> Heard:

@@ -27,8 +27,10 @@ async def forward(upstream: Upstream, request: Request, headers: Headers, *, tim
         sent = await upstream.send(
             request.method, request.target, headers, request.body, timeout=deadline - loop.time()
         )
+        if not isinstance(sent, NotSent) or sent.retry_after is not None:
+            return sent
         wait = pause * random.uniform(0.5, 1.5)  # noqa: S311 - spreads load, guards nothing
-        if not isinstance(sent, NotSent) or sent.retry_after is not None or loop.time() + wait >= deadline:
+        if loop.time() + wait >= deadline:
             return sent
         await asyncio.sleep(wait)
     return await upstream.send(request.method, request.target, headers, request.body, timeout=deadline - loop.time())
@@ -37,7 +39,6 @@ async def forward(upstream: Upstream, request: Request, headers: Headers, *, tim
 def request_headers(request: Request, lease: Lease, policy: Policy, hop: Hop) -> Headers:
     """The fields of a guarded write as the upstream gets them: with its key, its length and its attempt."""
     id = lease.claim.id
-    own = own_names(policy)
     source = next((key for key in policy.keys if isinstance(key, HeaderKey)), None)
     name = source.name.encode() if source else b"Idempotency-Key"
     key: tuple[bytes, bytes] | None = None
@@ -55,13 +56,5 @@ def request_headers(request: Request, lease: Lease, policy: Policy, hop: Hop) ->
         case _:
             assert_never(policy.forward_key)
     length = (b"Content-Length", str(len(request.body)).encode())
-    sent = to_upstream(request.headers, hop=hop, framing=length, own=own, key=key, drop_key=drop)
+    sent = to_upstream(request.headers, hop=hop, framing=length, own=policy.own, key=key, drop_key=drop)
     return (*sent, (b"Idempotency-Attempt", str(lease.attempt).encode()))
-
-
-def own_names(policy: Policy) -> frozenset[bytes]:
-    """The lower-case names of the headers that carry the key and the scope."""
-    parts = [source.parts if isinstance(source, DerivedKey) else (source,) for source in policy.keys]
-    names = {part.name.lower().encode() for some in parts for part in some if isinstance(part, HeaderKey)}
-    scope = getattr(policy.scope_from, "name", None)
-    return frozenset(names | ({scope.lower().encode()} if scope else set()))

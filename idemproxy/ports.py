@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Protocol
 
 from idemproxy.core.judge import Settlement
@@ -176,7 +176,7 @@ class Lookup(Protocol):
         ...
 
 
-class Outcome(Enum):
+class Outcome(StrEnum):
     """How a guarded exchange ended: one word each in logs, metrics and docs."""
 
     FIRST_WRITE = "first_write"

@@ -53,7 +53,8 @@ class Recording:
         self._pieces: list[bytes] = []
         self._held = b""
         self._known_not_to_fit = False
-        self.pipe = Pipe()
+        self.pipe: Pipe
+        """From `go_live` on."""
 
     @property
     def fits(self) -> bool:
@@ -84,6 +85,7 @@ class Recording:
         self._pieces.append(piece)
 
     def go_live(self, headers: Headers) -> LiveReply:
+        self.pipe = Pipe()
         self._known_not_to_fit = not self.fits
         if self._known_not_to_fit:
             headers = (*headers, STORED_FALSE)

@@ -30,6 +30,7 @@ from idemproxy.edge.server import DataServer
 from idemproxy.edge.shadow import ShadowUpstream, nothing_guarded, nothing_published
 from idemproxy.edge.upstream import HttpUpstream
 from idemproxy.exchange import Exchange, Limits
+from idemproxy.garbage import settle_in
 from idemproxy.mcp.asking import Asking
 from idemproxy.mcp.calls import parse_derived_from
 from idemproxy.mcp.door import Door
@@ -244,6 +245,7 @@ class Service:
         if self._inherited is not None:
             loop.add_reader(self._inherited.parent_fd, stop.set)
         log.info("idemproxy %s before %s on %s", __version__, self._settings.upstream, self._settings.listen)
+        settle_in()
         await stop.wait()
         if self._inherited is not None:
             loop.remove_reader(self._inherited.parent_fd)

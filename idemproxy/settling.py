@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from idemproxy.core.judge import Settlement
 from idemproxy.core.messages import Answer
@@ -69,38 +68,69 @@ class Settler:
         self._observer.settled_late(lease.claim.id, stored=done)
 
 
-class Renewal:
-    """Renews a lease while its owner works: at a third of its length, so that two tries may fail."""
+class Renewals:
+    """Renews leases while their owners work: at a third of their length, so that two tries may fail.
 
-    def __init__(self, store: Store, lease: Lease, tasks: Tasks, trail: Trail, lost: Callable[[], None]) -> None:
+    Hardly any write lasts so long. One timer for all leases of a length costs each of them next to nothing: those
+    that were won later are due later.
+    """
+
+    def __init__(self, store: Store, observer: Observer, tasks: Tasks) -> None:
         self._store = store
-        self._lease = lease
+        self._observer = observer
         self._tasks = tasks
-        self._trail = trail
-        self._lost = lost
-        self._stopped = False
-        self._schedule()
+        self._waiting: dict[float, dict[bytes, _Held]] = {}
+        """By the length of the lease, then by its token, in the order in which they are due."""
+        self._armed: set[float] = set()
+        """The lengths that have a timer running."""
+        self._asking: set[bytes] = set()
+        """The tokens of those whose renewal is under way."""
 
-    def _schedule(self) -> None:
+    def start(self, lease: Lease, trail: Trail) -> None:
+        length = lease.claim.lease_seconds
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._lease.claim.lease_seconds / 3, self._due)
+        due = loop.time() + length / 3
+        self._waiting.setdefault(length, {})[lease.claim.token] = _Held(lease, trail, due)
+        if length not in self._armed:
+            self._armed.add(length)
+            loop.call_at(due, self._look, length)
 
-    def _due(self) -> None:
-        self._tasks.spawn(self._renew(), "renew lease")
+    def stop(self, lease: Lease) -> None:
+        token = lease.claim.token
+        if self._waiting[lease.claim.lease_seconds].pop(token, None) is None:
+            self._asking.discard(token)
 
-    async def _renew(self) -> None:
+    def _look(self, length: float) -> None:
+        """Renew what is due, and look again when the next one will be."""
+        loop = asyncio.get_running_loop()
+        waiting = self._waiting[length]
+        now = loop.time()
+        for token, held in list(waiting.items()):
+            if held.due > now:
+                loop.call_at(held.due, self._look, length)
+                return
+            del waiting[token]
+            self._asking.add(token)
+            self._tasks.spawn(self._renew(held), "renew lease")
+        self._armed.discard(length)
+
+    async def _renew(self, held: _Held) -> None:
+        token = held.lease.claim.token
         try:
-            held = await self._store.renew(self._lease)
+            renewed = await self._store.renew(held.lease)
         except StoreUnavailable:
-            held = True  # not known to be lost; the next try may succeed
-        if self._stopped:
-            return
-        if held:
-            self._trail.renewals += 1
-            self._schedule()
+            renewed = True  # not known to be lost; the next try may succeed
+        if token not in self._asking:
+            return  # it has been settled meanwhile
+        self._asking.discard(token)
+        if renewed:
+            held.trail.renewals += 1
+            self.start(held.lease, held.trail)
         else:
-            self._lost()
+            self._observer.lease_lost(held.lease.claim.id)
 
-    def stop(self) -> None:
-        self._stopped = True
-        self._timer.cancel()
+
+class _Held(NamedTuple):
+    lease: Lease
+    trail: Trail
+    due: float

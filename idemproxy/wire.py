@@ -6,7 +6,7 @@ replays and refusals are spelled.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from idemproxy.core.fingerprint import Fingerprint, fingerprint
@@ -59,7 +59,7 @@ class Http:
         return after_answer(answer.status, self.policy, said)
 
     def kept(self, answer: Answer) -> Answer:
-        return replace(answer, headers=to_store(answer.headers))
+        return Answer(answer.status, answer.reason, to_store(answer.headers), answer.body)
 
     def replay(self, kept: Answer, key: str) -> Reply:
         return replay(kept, key, self.policy)

@@ -30,7 +30,7 @@ Pointer = tuple[str, ...]
 _GONE = object()
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 _BAD_ESCAPE = re.compile(r"~(?![01])")
-_FRACTION = re.compile(rb"[0-9][.eE]")
+_FRACTION = re.compile(rb"(?:^|[\s:,\[])-?[0-9]+[.eE]")  # finds every one, and some that are inside of a string
 _PADDING_ZEROS = 400  # beyond, 1e999999999 would be written out; no 64-bit float needs as many
 _EXPONENT_LENGTH = 18  # a longer exponent measures nothing: raw, rather than computing with it
 

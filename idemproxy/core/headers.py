@@ -100,15 +100,15 @@ def to_upstream(
         put[b"host"] = hop.host
     lines: list[tuple[bytes, bytes]] = []
     seen: set[bytes] = set()
-    for name, value in headers:
-        lower = name.lower()
+    for line in headers:
+        lower = line[0].lower()
         if lower in put:
             if lower not in seen:
-                lines.append((name, put[lower]))
+                lines.append((line[0], put[lower]))
         elif lower == b"host" or not (
-            lower in _OWN_REQUEST or lower in named or lower == drop_key or looks_like(lower, own)
+            lower in _OWN_REQUEST or lower in named or lower == drop_key or (b"_" in lower and looks_like(lower, own))
         ):
-            lines.append((name, value))
+            lines.append(line)
         seen.add(lower)
     if b"host" not in seen:
         lines.insert(0, (b"Host", hop.host or hop.authority))
@@ -154,5 +154,4 @@ def encode(headers: Headers) -> bytes:
 
 
 def decode(block: bytes) -> Headers:
-    lines = (line.partition(b":") for line in block.split(b"\n") if line)
-    return tuple((name, value) for name, _, value in lines)
+    return tuple([(name, value) for name, _, value in [line.partition(b":") for line in block.split(b"\n") if line]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from idemproxy.core.messages import Headers, header_value, header_values
+from idemproxy.core.messages import Headers, header_values
 
 
 class Forwarded(Enum):
@@ -41,12 +41,16 @@ class Hop:
         if self.forwarded is Forwarded.REPLACE:
             headers = tuple(line for line in headers if not _speaks_of_clients(line[0].lower()))
         client = peer.encode() or b"unknown"
-        headers = _added(headers, b"X-Forwarded-For", client)
-        if header_value(headers, b"forwarded") is not None:
-            headers = _added(headers, b"Forwarded", b'for="[%b]"' % client if b":" in client else b"for=" + client)
-        said = ((b"X-Forwarded-Host", header_value(headers, b"host")), (b"X-Forwarded-Proto", b"http"))
-        missing = tuple((name, value) for name, value in said if value and header_value(headers, name.lower()) is None)
-        return headers + missing
+        at = {name.lower(): n for n, (name, _) in enumerate(headers)}
+        lines = list(headers)
+        _add(lines, at.get(b"x-forwarded-for"), b"X-Forwarded-For", client)
+        if b"forwarded" in at:
+            _add(lines, at[b"forwarded"], b"Forwarded", b'for="[%b]"' % client if b":" in client else b"for=" + client)
+        if b"host" in at and b"x-forwarded-host" not in at and (host := headers[at[b"host"]][1]):
+            lines.append((b"X-Forwarded-Host", host))
+        if b"x-forwarded-proto" not in at:
+            lines.append((b"X-Forwarded-Proto", b"http"))
+        return tuple(lines)
 
 
 def _speaks_of_clients(name: bytes) -> bool:
@@ -54,11 +58,10 @@ def _speaks_of_clients(name: bytes) -> bool:
     return plain.startswith(b"x-forwarded-") or plain in (b"forwarded", b"x-real-ip")
 
 
-def _added(headers: Headers, name: bytes, value: bytes) -> Headers:
-    """With `value` at the end of the list that the last field of this name holds; in a new field if there is none."""
-    lower = name.lower()
-    at = max((n for n, line in enumerate(headers) if line[0].lower() == lower), default=None)
+def _add(lines: list[tuple[bytes, bytes]], at: int | None, name: bytes, value: bytes) -> None:
+    """`value` at the end of the list that the last field of this name holds; in a new field if there is none."""
     if at is None:
-        return (*headers, (name, value))
-    spelling, said = headers[at]
-    return (*headers[:at], (spelling, said + b", " + value if said else value), *headers[at + 1 :])
+        lines.append((name, value))
+    else:
+        spelling, said = lines[at]
+        lines[at] = (spelling, said + b", " + value if said else value)

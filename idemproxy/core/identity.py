@@ -53,19 +53,6 @@ MAX_DECODED = 10 * 1024 * 1024
 replicas must not derive two keys from one request."""
 
 
-def needs_body(policy: Policy) -> bool:
-    """Whether the key can be in the body, so that nothing is known before that has arrived."""
-    in_body = JsonKey | FormKey
-    return any(
-        isinstance(source, in_body)
-        or (
-            isinstance(source, DerivedKey)
-            and any(part is RequestPart.BODY or isinstance(part, in_body) for part in source.parts)
-        )
-        for source in policy.keys
-    )
-
-
 def identify(request: Request, operation: Operation) -> RecordId | NoKey | Problem:
     policy = operation.policy
     key = _key(request, operation)

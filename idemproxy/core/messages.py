@@ -39,12 +39,14 @@ class Answer:
 
 def header_values(headers: Headers, name: bytes) -> list[bytes]:
     """Every value of the lower-case field `name`, in order."""
-    return [value for field, value in headers if field.lower() == name]
+    length = len(name)  # compared first: hardly any two names of a request are equally long
+    return [value for field, value in headers if len(field) == length and field.lower() == name]
 
 
 def header_value(headers: Headers, name: bytes) -> bytes | None:
     """The first value of the lower-case field `name`, or None."""
+    length = len(name)
     for field, value in headers:
-        if field.lower() == name:
+        if len(field) == length and field.lower() == name:
             return value
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from idemproxy.core.canonical import Pointer
@@ -147,6 +147,19 @@ class Policy:
     detection: Detection | None = None
     compensation: Compensation | None = None
     """What `probe` asks; without it, `probe` can only hold."""
+    own: frozenset[bytes] = field(init=False, compare=False)
+    """The lower-case names of the headers that carry the key and the scope."""
+    in_body: bool = field(init=False, compare=False)
+    """Whether the key can be in the body, so that nothing is known before that has arrived."""
+
+    def __post_init__(self) -> None:
+        parts = [part for key in self.keys for part in (key.parts if isinstance(key, DerivedKey) else (key,))]
+        names = {part.name for part in parts if isinstance(part, HeaderKey)}
+        if not isinstance(self.scope_from, GlobalScope):
+            names.add(self.scope_from.name)
+        object.__setattr__(self, "own", frozenset(name.lower().encode() for name in names))
+        in_body = any(part is RequestPart.BODY or isinstance(part, JsonKey | FormKey) for part in parts)
+        object.__setattr__(self, "in_body", in_body)
 
 
 @dataclass(frozen=True, slots=True)

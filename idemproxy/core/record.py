@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from idemproxy.core.messages import Answer
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class RecordId:
-    """What a claim is unique by. `scope` is a hash: the caller's credentials are never stored."""
+class RecordId(NamedTuple):
+    """What a claim is unique by. `scope` is a hash: the caller's credentials are never stored.
+
+    A tuple, for it is hashed and compared many times on a request's way.
+    """
 
     key: str
     scope: bytes

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from idemproxy.core.dialects import Dialect
-from idemproxy.core.headers import to_client
 from idemproxy.core.identity import wire_key
 from idemproxy.core.messages import Answer, Headers
 from idemproxy.core.policy import Policy, ReplayStatus
@@ -54,7 +53,7 @@ def _own(key: str | None) -> list[tuple[bytes, bytes]]:
 
 
 def first_write(answer: Answer, key: str, policy: Policy, attempt: int, *, stored: bool = True) -> Reply:
-    headers = marked(to_client(answer.headers), key, policy, replay=False, attempt=attempt)
+    headers = marked(answer.headers, key, policy, replay=False, attempt=attempt)
     if not stored:
         headers += (STORED_FALSE,)
     return Reply(answer.status, answer.reason, headers, answer.body)

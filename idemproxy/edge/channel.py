@@ -32,6 +32,9 @@ class Channel:
         self._over = True
         self._arrived.set()
 
+    def late(self) -> None:
+        """Nobody watches it: how long a tunnel may be silent is its client's side to say."""
+
     async def read(self) -> bytes:
         while not self._pieces:
             if self._over:

@@ -10,6 +10,9 @@ _END = getattr(select, "POLLRDHUP", 0)
 """The other side has ended the connection, whatever it has sent before. Only Linux tells."""
 
 
+NEVER = float("inf")
+
+
 class Pool(Protocol):
     """What a connection tells its owner."""
 
@@ -30,11 +33,26 @@ class Traffic(Protocol):
     def ended(self, error: Exception | None) -> None:
         """The connection ended: `error` is None when the upstream closed it in order."""
 
+    def late(self) -> None:
+        """It was watched, and the time has come."""
+
 
 class Connection(asyncio.Protocol):
     """A transport and what is known about it."""
 
-    __slots__ = ("_blocked", "_drained", "_paused", "_poll", "_pool", "_transport", "idle_since", "traffic")
+    __slots__ = (
+        "_blocked",
+        "_drained",
+        "_due",
+        "_loop",
+        "_paused",
+        "_poll",
+        "_pool",
+        "_timer",
+        "_transport",
+        "idle_since",
+        "traffic",
+    )
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -43,6 +61,9 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self._blocked = False
         self._drained: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = NEVER
         self.traffic: Traffic | None = None
         self.idle_since = 0.0
 
@@ -70,6 +91,30 @@ class Connection(asyncio.Protocol):
             self._drained = asyncio.get_running_loop().create_future()
             await self._drained
 
+    # One timer, moved only when it fires or would fire too late: hardly any request is ever late.
+
+    def watch(self, when: float) -> None:
+        """Tell the traffic that it is late, unless it is unwatched before that time of the loop's clock."""
+        self._due = when
+        if self._timer is None or self._timer.when() > when:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(when, self._look)
+
+    def unwatch(self) -> None:
+        self._due = NEVER
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._due == NEVER:
+            return
+        if self._loop.time() < self._due:
+            self._timer = self._loop.call_at(self._due, self._look)
+        else:
+            self._due = NEVER
+            if self.traffic is not None:
+                self.traffic.late()
+
     def pause(self) -> None:
         if not self._paused and not self._transport.is_closing():
             self._paused = True
@@ -83,6 +128,7 @@ class Connection(asyncio.Protocol):
     def end(self, *, reusable: bool) -> None:
         """The round trip has ended. What is still unsent belongs to a request that was answered early."""
         self.traffic = None
+        self._due = NEVER
         if reusable and not self._transport.is_closing() and not self._transport.get_write_buffer_size():
             self.resume()
             self._pool.release(self)
@@ -115,6 +161,8 @@ class Connection(asyncio.Protocol):
         self.drop()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         if self.traffic is not None:
             self.traffic.ended(exc or ConnectionAbortedError("the connection was closed on this side"))
         self._pool.gone(self)

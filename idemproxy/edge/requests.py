@@ -93,6 +93,10 @@ class ClientRequest:
             if self._framing.done:
                 return b""
             await self._arrival()
+        return self.taken()
+
+    def taken(self) -> bytes:
+        """All that has arrived and was not read yet."""
         piece = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces.clear()
         self._size = 0

@@ -62,7 +62,6 @@ class RoundTrip:
         "_size",
         "_sized",
         "_timeout",
-        "_timer",
         "head",
         "upload",
     )
@@ -83,7 +82,6 @@ class RoundTrip:
         self._timeout = timeout
         self._interim = interim
         self._may_switch = may_switch
-        self._timer: asyncio.TimerHandle | None = None
         self._progress = 0.0
         """When the last piece of the request's body was taken."""
         self.head: asyncio.Future[Opened | Switched | Lost] = loop.create_future()
@@ -201,13 +199,13 @@ class RoundTrip:
 
     def watch(self, seconds: float) -> None:
         """From now on, so long without an answer, or without the next piece of one, is too long."""
-        self._timer = self._loop.call_later(seconds, self._late)
+        self._connection.watch(self._loop.time() + seconds)
 
     def unwatch(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._connection.traffic is self:  # otherwise it may carry another round trip already
+            self._connection.unwatch()
 
-    def _late(self) -> None:
+    def late(self) -> None:
         left = self._progress + self._timeout - self._loop.time()
         if left > 0:  # the request's body was still on its way: an upload may last longer than the timeout
             self.watch(left)

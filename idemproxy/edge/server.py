@@ -12,7 +12,7 @@ from typing import assert_never
 from idemproxy.core.fingerprint import LARGE_BODY
 from idemproxy.core.headers import nominated, nominates_protected, to_client
 from idemproxy.core.hops import Hop
-from idemproxy.core.identity import NoKey, identify, needs_body
+from idemproxy.core.identity import NoKey, identify
 from idemproxy.core.messages import Headers, Request
 from idemproxy.core.policy import Operation, Unguarded
 from idemproxy.core.problems import Code, Problem
@@ -26,7 +26,6 @@ from idemproxy.edge.requests import ClientGone, ClientRequest
 from idemproxy.edge.streams import write_live
 from idemproxy.edge.writing import whole_reply
 from idemproxy.exchange import Exchange, Heard
-from idemproxy.forwarding import own_names
 from idemproxy.mcp.door import Door, Guarded, Refused, Through
 from idemproxy.ports import Finished, Observer, OpenUpstream, Outcome
 
@@ -99,7 +98,7 @@ class DataServer:
         if self._tools is not None and head.method == "POST" and self._tools.serves(head.path):
             return await self._tool_message(request, head, self._tools)
         operation = self._match(head.method, head.path)
-        own = own_names(operation.policy) if isinstance(operation, Operation) else frozenset()
+        own = operation.policy.own if isinstance(operation, Operation) else frozenset()
         if nominates_protected(nominated(head.headers), own):
             raise RefusedError(Code.PROTECTED_HEADER_NOMINATED, "Connection names an end-to-end field")
         if not isinstance(operation, Operation):
@@ -108,11 +107,11 @@ class DataServer:
 
     async def _guarded(self, request: ClientRequest, head: Request, operation: Operation) -> bool:
         started = time.monotonic()
-        identity = None if needs_body(operation.policy) else identify(head, operation)
-        own = own_names(operation.policy)
+        policy = operation.policy
+        identity = None if policy.in_body else identify(head, operation)
         if isinstance(identity, NoKey):
             self._observer.unkeyed(operation)
-            return await self._pass_through(request, head, own, operation.marks)
+            return await self._pass_through(request, head, policy.own, operation.marks)
         body = identity if isinstance(identity, Problem) else await self._body(request)
         if isinstance(body, Problem):
             id = identity if isinstance(identity, RecordId) else None
@@ -123,7 +122,7 @@ class DataServer:
             identity = await asyncio.to_thread(identify, whole, operation) if large else identify(whole, operation)
         if isinstance(identity, NoKey):
             self._observer.unkeyed(operation)
-            return await self._pass_through(request, whole, own, operation.marks)
+            return await self._pass_through(request, whole, policy.own, operation.marks)
         if isinstance(identity, Problem):
             return await self._refuse(request, head, operation, identity, started)
         heard = await self._exchange.guard(whole, operation, identity)
@@ -132,7 +131,7 @@ class DataServer:
     async def _tool_message(self, request: ClientRequest, head: Request, tools: Door) -> bool:
         """A message on the MCP path: read whole before anything is decided, for what it asks is in the body."""
         started = time.monotonic()
-        own = own_names(tools.policy)
+        own = tools.policy.own
         protected = nominates_protected(nominated(head.headers), own)
         body = Problem(Code.PROTECTED_HEADER_NOMINATED) if protected else await self._body(request)
         if isinstance(body, Problem):
@@ -164,7 +163,9 @@ class DataServer:
         heard: Heard,
         started: float,
     ) -> bool:
-        reply = replace(heard.reply, headers=heard.reply.headers + operation.marks)
+        reply = heard.reply
+        if operation.marks:
+            reply = replace(reply, headers=reply.headers + operation.marks)
         seconds = time.monotonic() - started
         finished = Finished(heard.outcome, head, operation, identity, reply.status, seconds, heard.trail)
         if isinstance(reply, Reply):
@@ -200,6 +201,9 @@ class DataServer:
             return Problem(Code.REQUEST_BODY_TOO_LARGE)
         if not request.head.has_body:
             return b""
+        if request.received:
+            body = request.taken()
+            return body if len(body) <= limit else Problem(Code.REQUEST_BODY_TOO_LARGE)
         pieces: list[bytes] = []
         size = 0
         try:

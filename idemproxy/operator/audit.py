@@ -71,7 +71,7 @@ class Audit:
         if trail.attempt:
             self._put(exchange)
             return
-        place = (id, exchange.outcome.value)
+        place = (id, exchange.outcome)
         if place in self._alike:
             self._alike[place] += 1
         elif self._put(exchange):
@@ -107,8 +107,8 @@ class Audit:
             batch = [event for item in queue[start : start + WRITE_BATCH] if (event := _event(item, alike)) is not None]
             if not batch:
                 continue
-            for event in batch:
-                self._metrics.event(event.kind.value, event.count)
+            for kind in {event.kind for event in batch}:
+                self._metrics.event(kind.value, sum(event.count for event in batch if event.kind is kind))
             try:
                 await self._events.write(batch)
             except FAULTS as failure:
@@ -150,22 +150,21 @@ def _event(item: Event | Finished, alike: Mapping[tuple[RecordId, str], int]) ->
         return None
     trace = trace_id(item.request.headers)
     if not trail.attempt:
-        return Event(kind, id, trail.started, item.status, trace=trace, count=alike[id, item.outcome.value])
+        return Event(kind, id, trail.started, item.status, trace=trace, count=alike[id, item.outcome])
     return Event(kind, id, trail.started, item.status, trail.attempt, trail.fingerprint, trace, _steps(trail))
 
 
 def _steps(trail: Trail) -> dict[str, float]:
     """The steps of a request that won a claim, in milliseconds since it came."""
-    steps = {
-        name: round((at - trail.started) * 1000, 1)
-        for name, at in (
-            ("decided", trail.decided),
-            ("sent", trail.sent),
-            ("answered", trail.answered),
-            ("settled", trail.settled),
-        )
-        if at is not None
-    }
+    steps: dict[str, float] = {}
+    for name, at in (
+        ("decided", trail.decided),
+        ("sent", trail.sent),
+        ("answered", trail.answered),
+        ("settled", trail.settled),
+    ):
+        if at is not None:
+            steps[name] = int((at - trail.started) * 10_000) / 10
     steps["kept"] = trail.settlement is Settlement.COMPLETE
     if trail.renewals:
         steps["renewals"] = trail.renewals

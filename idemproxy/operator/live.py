@@ -11,7 +11,8 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import Counter, Gauge
+from prometheus_client.registry import Collector
 
 from idemproxy.operator.metrics import Metrics
 from idemproxy.operator.views import View
@@ -89,7 +90,7 @@ class Live:
         return totals
 
 
-def _by_label(counter: Counter, label: str) -> dict[str, float]:
+def _by_label(counter: Collector, label: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for family in counter.collect():
         for sample in family.samples:
@@ -102,7 +103,7 @@ def _value(metric: Counter | Gauge) -> float:
     return next(iter(metric.collect())).samples[0].value
 
 
-def _histogram(histogram: Histogram) -> tuple[float, float]:
+def _histogram(histogram: Collector) -> tuple[float, float]:
     total = count = 0.0
     for family in histogram.collect():
         for sample in family.samples:

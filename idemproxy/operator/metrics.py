@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from idemproxy import __version__
 from idemproxy.core.problems import Code
+from idemproxy.operator.tallies import Spread, Tally
 from idemproxy.ports import Outcome
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -20,7 +21,7 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self.exchanges = Counter(
+        self.exchanges = Tally(
             "idemproxy_exchanges",
             "Requests to guarded operations by how they ended. The route is the contract's template; without a "
             "contract it is a star, for paths have no bound.",
@@ -33,7 +34,7 @@ class Metrics:
             ["route"],
             registry=registry,
         )
-        self.claims = Counter(
+        self.claims = Tally(
             "idemproxy_claims",
             "Claims won, by kind: first for a new key, again for a key whose earlier attempt was lost.",
             ["kind"],
@@ -70,35 +71,35 @@ class Metrics:
             "1 while the circuit breaker turns writes away because the upstream is down.",
             registry=registry,
         )
-        self.cache_hits = Counter(
+        self.cache_hits = Tally(
             "idemproxy_cache_hits", "Replays served from memory, without asking the store.", registry=registry
         )
         self.cache_bytes = Gauge("idemproxy_cache_bytes", "Memory taken by cached answers.", registry=registry)
-        self.exchange_seconds = Histogram(
+        self.exchange_seconds = Spread(
             "idemproxy_exchange_duration_seconds",
             "Time from the head of a guarded request to its reply.",
             registry=registry,
-            buckets=SECONDS,
+            bounds=SECONDS,
         )
-        self.upstream_seconds = Histogram(
+        self.upstream_seconds = Spread(
             "idemproxy_upstream_duration_seconds",
             "Time the upstream took for the whole answer to a guarded write.",
             registry=registry,
-            buckets=SECONDS,
+            bounds=SECONDS,
         )
-        self.store_seconds = Histogram(
+        self.store_seconds = Spread(
             "idemproxy_store_duration_seconds",
             "Time of one statement, by its name in queries.sql.",
             ["statement"],
             registry=registry,
-            buckets=SECONDS,
+            bounds=SECONDS,
         )
-        self.batch_items = Histogram(
+        self.batch_items = Spread(
             "idemproxy_store_batch_items",
             "How many items one statement carried.",
             ["statement"],
             registry=registry,
-            buckets=BATCH_SIZES,
+            bounds=BATCH_SIZES,
         )
         self.refusals = Counter(
             "idemproxy_refusals",
@@ -169,14 +170,9 @@ class Metrics:
             }
         )
         """The gauges that do not add up over the workers of one proxy."""
-        self._outcomes: dict[tuple[str, Outcome], Counter] = {}
-        self._first, self._again = self.claims.labels("first"), self.claims.labels("again")
 
     def exchange(self, route: str, outcome: Outcome, seconds: float) -> None:
-        counter = self._outcomes.get((route, outcome))
-        if counter is None:  # `labels` checks its arguments at ten times the price of this look-up
-            counter = self._outcomes[route, outcome] = self.exchanges.labels(route, outcome.value)
-        counter.inc()
+        self.exchanges.inc(route, outcome)
         self.exchange_seconds.observe(seconds)
 
     def refused(self, code: Code) -> None:
@@ -194,11 +190,11 @@ class Metrics:
         self.last_sweep.set_to_current_time()
 
     def claimed(self, attempt: int) -> None:
-        (self._first if attempt == 1 else self._again).inc()
+        self.claims.inc("first" if attempt == 1 else "again")
 
     def statement(self, name: str, seconds: float, items: int) -> None:
-        self.store_seconds.labels(name).observe(seconds)
-        self.batch_items.labels(name).observe(items)
+        self.store_seconds.observe(seconds, name)
+        self.batch_items.observe(items, name)
 
     def store_failed(self) -> None:
         self.store_errors.inc()

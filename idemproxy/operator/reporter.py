@@ -8,7 +8,7 @@ from idemproxy.core.identity import key_hash
 from idemproxy.core.policy import Operation
 from idemproxy.core.problems import Code
 from idemproxy.core.record import RecordId
-from idemproxy.operator import tracing
+from idemproxy.operator import logs, tracing
 from idemproxy.operator.audit import Audit, kind_of
 from idemproxy.operator.metrics import Metrics
 from idemproxy.operator.trace import trace_id
@@ -62,20 +62,20 @@ class Reporter:
         if self._spans is not None:
             self._spans.finished(exchange)
         if log.isEnabledFor(logging.INFO):
-            log.info("exchange", extra={"fields": fields(exchange)})
+            logs.exchange(fields(exchange))
 
 
 def fields(exchange: Finished) -> dict[str, str | int | float]:
     """What is said of an exchange: the key as a hash that finds it again, nothing of the bodies or credentials."""
     said: dict[str, str | int | float] = {
-        "outcome": exchange.outcome.value,
+        "outcome": exchange.outcome,
         "method": exchange.request.method,
         "status": exchange.status,
         "ms": round(exchange.seconds * 1000, 1),
     }
     if exchange.id is not None:
         said["key"] = key_hash(exchange.id.key)
-        said["scope"] = exchange.id.scope.hex()[:12]
+        said["scope"] = exchange.id.scope[:6].hex()
         said["route"] = exchange.id.route
     event = kind_of(exchange)
     if event is not None:

@@ -8,25 +8,24 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
 
+from idemproxy.core.headers import decode, encode
+from idemproxy.core.messages import Answer
 from idemproxy.core.record import Completed, RecordId
 
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Goes on while a machine is suspended, where there is such a clock: a record does not wait for us to expire."""
-ENTRY_BYTES = 1200
-"""What an entry takes besides its answer: the id, the fingerprint, header tuples, and Python's own share."""
+ENTRY_BYTES = 900
+"""What an entry takes besides its answer: the id, the token, the fingerprint, and Python's own share."""
 
 
 def now() -> float:
     return time.clock_gettime(CLOCK)
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    completed: Completed
-    until: float
-    size: int
+_Entry = tuple[float, int, bytes, bytes, int, bytes, bytes, bytes]
+"""Until when, size, token, fingerprint, status, reason, header block, body. A plain tuple of plain values, under
+another one: those the garbage collector lets go of, where it would walk over a tree of objects again and again."""
 
 
 class Cache:
@@ -35,7 +34,7 @@ class Cache:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._entries: OrderedDict[RecordId, _Entry] = OrderedDict()
+        self._entries: OrderedDict[tuple[str, bytes, str], _Entry] = OrderedDict()
         self.bytes = 0
         self.trusted = False
         self._purged = float("-inf")
@@ -45,31 +44,34 @@ class Cache:
         entry = self._entries.get(id)
         if entry is None:
             return None
-        if entry.until <= now():
+        until, _, token, fingerprint, status, reason, block, body = entry
+        if until <= now():
             self.drop(id)
             return None
         self._entries.move_to_end(id)
-        return entry.completed
+        return Completed(token, fingerprint, status, Answer(status, reason, decode(block), body))
 
     def put(self, id: RecordId, completed: Completed, until: float, *, asked: float) -> None:
         """`asked` is when the statement began that told of it: it may have been told before a purge, and be late."""
         if completed.answer is None or asked <= self._purged:
             return
         answer = completed.answer
-        size = ENTRY_BYTES + len(answer.body) + sum(len(name) + len(value) for name, value in answer.headers)
+        block = encode(answer.headers)
+        size = ENTRY_BYTES + len(answer.body) + len(block)
         if size > self._max_bytes:
             return
         self.drop(id)
-        self._entries[id] = _Entry(completed, until, size)
+        entry = (until, size, completed.token, completed.fingerprint, answer.status, answer.reason, block, answer.body)
+        self._entries[id.key, id.scope, id.route] = entry
         self.bytes += size
         while self.bytes > self._max_bytes:
             _, oldest = self._entries.popitem(last=False)
-            self.bytes -= oldest.size
+            self.bytes -= oldest[1]
 
     def drop(self, id: RecordId) -> None:
         entry = self._entries.pop(id, None)
         if entry is not None:
-            self.bytes -= entry.size
+            self.bytes -= entry[1]
 
     def purge(self, id: RecordId) -> None:
         self._purged = now()

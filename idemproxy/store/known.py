@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from idemproxy.core.messages import Answer
 from idemproxy.core.record import Claim, Completed, Found, Lease, RecordId, Running
@@ -53,7 +52,7 @@ class Known:
 
     def completed(self, lease: Lease, answer: Answer, started: float) -> None:
         claim = lease.claim
-        stored = replace(answer, reason=reason(answer.status))  # the phrase is not kept
+        stored = Answer(answer.status, reason(answer.status), answer.headers, answer.body)  # the phrase is not kept
         fact = Completed(claim.token, claim.fingerprint, answer.status, stored)
         self._cache.put(claim.id, fact, started + claim.ttl_seconds, asked=started)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import asyncpg
 import pytest
@@ -120,16 +121,15 @@ async def test_the_end_is_held_back_until_it_is_settled(
         await rows.execute("SELECT pg_advisory_lock(1)")
         await wire.say(WRITE)
         await wire.head()
-        ends_with_it = framing != "until the connection closes"
-        if not ends_with_it:
-            assert await wire.chunk() == body
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(wire.reader.read(1), 0.3)
+        whole = body if framing == "with a length" else chunk(body) + b"0\r\n\r\n"
+        seen = b""
+        with contextlib.suppress(TimeoutError):
+            while piece := await asyncio.wait_for(wire.reader.read(100), 0.3):
+                seen += piece
+        # Where only the connection's end tells that there is no more, the last piece may have been handed on before.
+        assert seen in ((b"", chunk(body)) if framing == "until the connection closes" else (b"",))
         await rows.execute("SELECT pg_advisory_unlock(1)")
-        if ends_with_it:
-            assert await (wire.read(len(body)) if framing == "with a length" else wire.chunk()) == body
-        if framing != "with a length":
-            assert await wire.read(1) == b"0"
+        assert seen + await wire.read(len(whole) - len(seen)) == whole
         assert await state(rows) == "completed"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from idemproxy.core.identity import NoKey, identify, needs_body
+from idemproxy.core.identity import NoKey, identify
 from idemproxy.core.messages import Headers, Request
 from idemproxy.core.policy import GlobalScope, JwtScope, Operation, Policy
 from idemproxy.core.problems import Code, Problem
@@ -113,7 +113,7 @@ def test_a_derived_key_is_not_measured_like_a_clients() -> None:
     ],
 )
 def test_it_is_known_whether_a_key_needs_the_body(sources: str, needed: bool) -> None:
-    assert needs_body(from_(sources)) is needed
+    assert from_(sources).in_body is needed
 
 
 UUID4 = "0b8f8a3c-6f0e-4f7b-9a51-0d3f5d1c2b4a"
