@@ -120,6 +120,12 @@ class Exchange:
         heard = await self._guard(request, id, wire or Http(operation.policy), trail)
         return Heard(heard.outcome, heard.reply, trail)
 
+    def recall(self, id: RecordId, fingerprint: bytes, policy: Policy) -> Reply | None:
+        """The replay of a completed write, if this process is certain of it without asking the store."""
+        found = self._store.remembered(id)
+        step = after_claim(found, fingerprint, policy) if found is not None else None
+        return Http(policy).replay(step.answer, id.key) if isinstance(step, Replay) else None
+
     async def _guard(self, request: Request, id: RecordId, wire: Wire, trail: Trail) -> Heard:
         trail.fingerprint = await self._fingerprint(request, wire)
         policy = wire.policy

@@ -11,7 +11,7 @@ from idemproxy.core.judge import Settlement
 from idemproxy.core.messages import Answer, Headers, Request
 from idemproxy.core.policy import Operation
 from idemproxy.core.problems import Code
-from idemproxy.core.record import Claim, Found, Lease, RecordId, Step
+from idemproxy.core.record import Claim, Completed, Found, Lease, RecordId, Step
 
 
 class Loss(Enum):
@@ -151,6 +151,10 @@ class Store(Protocol):
 
     async def claim(self, claim: Claim) -> Found:
         """Claim, or report what is there. A claim whose commit was in doubt recognises its own token."""
+        ...
+
+    def remembered(self, id: RecordId) -> Completed | None:
+        """A completed record that is in memory, and certain to be what a claim would find."""
         ...
 
     async def take_over(self, claim: Claim, seen: bytes) -> Found:

@@ -31,6 +31,9 @@ class Reply:
     headers: Headers
     body: bytes
 
+    def with_fields(self, more: Headers) -> Reply:
+        return Reply(self.status, self.reason, self.headers + more, self.body) if more else self
+
 
 def marked(headers: Headers, key: str, policy: Policy, *, replay: bool, attempt: int = 1) -> Headers:
     """An answer's fields and those that every guarded answer carries. What tells a replay, only the proxy may say.

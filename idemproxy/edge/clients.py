@@ -30,13 +30,18 @@ ALLOW = (b"Allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
 
 Handler = Callable[[ClientRequest], Awaitable[bool]]
 """Answers a request; True when the connection may carry another one."""
+Recalled = Callable[[str, bytes], bytes | None]
+"""The reply to these bytes from this peer, if they are a whole request that has been answered before."""
 
 
 class Clients:
     """All connections of clients, and the protocol factory that makes them."""
 
-    def __init__(self, handler: Handler, limits: ClientLimits, refused: Callable[[Code], None]) -> None:
+    def __init__(
+        self, handler: Handler, recalled: Recalled, limits: ClientLimits, refused: Callable[[Code], None]
+    ) -> None:
         self.handler = handler
+        self.recalled = recalled
         self.limits = limits
         self._refused = refused
         self._open: set[ClientConnection] = set()
@@ -138,8 +143,9 @@ class ClientConnection(asyncio.Protocol):
         if self in self._clients.lingering:
             pass
         elif request is None:
-            self._unread += data
-            self._next_request()
+            if not self._recall(data):
+                self._unread += data
+                self._next_request()
         elif request.received:
             self._unread += data
             if len(self._unread) > READ_AHEAD_BYTES:
@@ -198,7 +204,7 @@ class ClientConnection(asyncio.Protocol):
             self._wait_for_head(limits)
             return
         head = read_head(self._unread[:end], limits)
-        rest = self._unread[end + 4 :]
+        whole, rest = self._unread, self._unread[end + 4 :]
         self._late = None
         self._clients.idle.pop(self, None)
         if isinstance(head, Refused):
@@ -210,10 +216,25 @@ class ClientConnection(asyncio.Protocol):
             self._skip_empty_line = True
             self._request = request = ClientRequest(self, head, limits)
             self._unread = rest if request.received else request.feed(rest) or b""
+            if request.received and not self._unread:
+                request.raw = whole
             if self._ended:
                 request.fail(ClientGone("the client broke off its request"))
             self._clients.active += 1
             self._clients.tasks.spawn(self._serve(request), "request")
+
+    def _recall(self, data: bytes) -> bool:
+        """Answer a retry that needs no reading, if this connection could carry another request after it."""
+        if self._unread or self._blocked or self.closing:
+            return False
+        reply = self._clients.recalled(self.peer, data)
+        if reply is None:
+            return False
+        self._transport.write(reply)
+        self._skip_empty_line = True
+        self._clients.idle.pop(self, None)
+        self._rest()
+        return True
 
     def _wait_for_head(self, limits: ClientLimits) -> None:
         if not self._unread:

@@ -41,10 +41,12 @@ class ClientGone(ConnectionError):
 
 
 class ClientRequest:
-    __slots__ = ("_asked", "_connection", "_framing", "_lost", "_pieces", "_reader", "_size", "_timeout", "head")
+    __slots__ = ("_asked", "_connection", "_framing", "_lost", "_pieces", "_reader", "_size", "_timeout", "head", "raw")
 
     def __init__(self, connection: Line, head: Head, limits: ClientLimits) -> None:
         self.head = head
+        self.raw: bytes | None = None
+        """The whole request, if it came in one piece and nothing after it."""
         self._connection = connection
         self._framing: Sized | Chunked | Endless = framing_of(head, limits)
         self._timeout = limits.body_seconds

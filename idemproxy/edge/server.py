@@ -22,6 +22,7 @@ from idemproxy.edge.clients import Clients
 from idemproxy.edge.heads import RefusedError
 from idemproxy.edge.limits import ClientLimits
 from idemproxy.edge.passthrough import Shown, Watch, pass_through
+from idemproxy.edge.recall import Recall
 from idemproxy.edge.requests import ClientGone, ClientRequest
 from idemproxy.edge.streams import write_live
 from idemproxy.edge.writing import whole_reply
@@ -63,7 +64,8 @@ class DataServer:
         self._published = published
         self._shown = shown
         self._tools = tools
-        self.clients = Clients(self._handle, limits, observer.refused)
+        self._recall = Recall(match, exchange, observer)
+        self.clients = Clients(self._handle, self._recall, limits, observer.refused)
 
     @property
     def active(self) -> int:
@@ -126,6 +128,8 @@ class DataServer:
         if isinstance(identity, Problem):
             return await self._refuse(request, head, operation, identity, started)
         heard = await self._exchange.guard(whole, operation, identity)
+        if heard.outcome is Outcome.REPLAY and heard.trail is not None:
+            self._recall.learn(request, head, operation, identity, heard.trail.fingerprint)
         return await self._tell(request, head, operation, identity, heard, started)
 
     async def _tool_message(self, request: ClientRequest, head: Request, tools: Door) -> bool:

@@ -29,7 +29,11 @@ class Known:
                 owner = lease.claim
                 return lease if owner == claim else Running(owner.token, owner.fingerprint, False, left)
             del self._held[claim.id]
-        return self.reserve(claim.id) if self._cache.trusted else None
+        return self.certain(claim.id)
+
+    def certain(self, id: RecordId) -> Completed | None:
+        """A completed answer, while every purge is heard of and nobody here works on its record again."""
+        return self.reserve(id) if self._cache.trusted and id not in self._held else None
 
     def reserve(self, id: RecordId) -> Completed | None:
         """A completed answer that only a purge we did not hear of could have ended."""
