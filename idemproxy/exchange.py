@@ -15,7 +15,7 @@ import logging
 import os
 import time
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from idemproxy.core.detection import Verdict
 from idemproxy.core.fingerprint import LARGE_BODY
@@ -83,8 +83,7 @@ _REFUSAL_OUTCOMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
+class Heard(NamedTuple):
     """What the client gets, and the word for it in logs and metrics."""
 
     outcome: Outcome
@@ -214,7 +213,7 @@ class Exchange:
             stored = await self.settler.settle(lease, Settlement.COMPLETE, found)
             reply = wire.replay(found, lease.claim.id.key)
             if stored is not True:
-                reply = replace(reply, headers=(*reply.headers, STORED_FALSE))
+                reply = reply.with_fields((STORED_FALSE,))
             return Heard(Outcome.PROBED, reply)
         if found is Verdict.UNCLEAR:
             await self.settler.settle(lease, Settlement.MARK_UNKNOWN)

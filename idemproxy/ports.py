@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from idemproxy.core.judge import Settlement
 from idemproxy.core.messages import Answer, Headers, Request
@@ -69,8 +69,7 @@ class AnswerBody(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(NamedTuple):
     """The head of an answer has arrived; its body follows."""
 
     status: int
@@ -215,8 +214,7 @@ class Trail:
     settled: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(NamedTuple):
     """A request to a guarded operation that has been answered. Without a trail, it was refused before any claim."""
 
     outcome: Outcome

@@ -40,6 +40,9 @@ class LiveReply:
     length: int | None
     pipe: Pipe
 
+    def with_fields(self, more: Headers) -> LiveReply:
+        return LiveReply(self.status, self.reason, self.headers + more, self.length, self.pipe)
+
 
 class Recording:
     """Reads an answer's body, keeps it as long as it may be kept, and hands it on if it has to go live."""

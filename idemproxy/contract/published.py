@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from urllib.parse import unquote_to_bytes
 
 import orjson
@@ -42,11 +42,14 @@ class Published:
         self._callers = Rates(CALLER_RATE, CALLER_BURST, clock)
         self._all = Rates(ALL_RATE, ALL_RATE, clock)
 
-    async def __call__(self, request: Request) -> Reply | None:
-        """The answer; None for a request that is not for the proxy itself."""
-        path, now = request.path, self._contract.now
-        if not path.startswith(_DESCRIPTION) or request.method != "GET":
+    def __call__(self, request: Request) -> Awaitable[Reply | None] | None:
+        """The answer; None, or an awaited None, for a request that is not for the proxy itself."""
+        if not request.target.startswith(_DESCRIPTION) or request.method != "GET":
             return None
+        return self._reply(request)
+
+    async def _reply(self, request: Request) -> Reply | None:
+        path, now = request.path, self._contract.now
         if path == _DESCRIPTION:
             return _json(now.description, b"no-cache")
         if path == _DOCUMENT and now.document is not None:

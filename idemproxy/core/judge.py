@@ -14,7 +14,7 @@ import hmac
 import math
 from dataclasses import dataclass
 from enum import Enum
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from idemproxy.core.detection import Detection
 from idemproxy.core.messages import Answer
@@ -27,8 +27,7 @@ RETRY_RUNNING_SECONDS = 1
 """Most writes end within a second, and asking again costs one indexed read: better than a lease's full length."""
 
 
-@dataclass(frozen=True, slots=True)
-class Forward:
+class Forward(NamedTuple):
     lease: Lease
 
 
@@ -40,8 +39,7 @@ class Probe:
     detection: Detection
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(NamedTuple):
     answer: Answer
 
 

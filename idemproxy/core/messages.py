@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 Headers = tuple[tuple[bytes, bytes], ...]
 """Field lines as received: (name, value) in order. Names keep their case; compare them lower-cased."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """A whole request: nothing is decided about a guarded write before its last byte has arrived."""
 
     method: str
@@ -27,8 +26,7 @@ class Request:
         return self.target.partition(b"?")[2]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """A whole answer, as the upstream gave it or as it was stored."""
 
     status: int

@@ -20,8 +20,7 @@ class RecordId(NamedTuple):
     route: str
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """The wish to execute a write. `token` is fresh for each request: by it a claim recognises itself."""
 
     id: RecordId
@@ -31,16 +30,14 @@ class Claim:
     ttl_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(NamedTuple):
     """A claim that was won: the right, for a while and under one token, to execute and to settle."""
 
     claim: Claim
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
+class Running(NamedTuple):
     """Somebody holds a claim. A lapsed lease means that its owner died, or was paused for too long."""
 
     token: bytes
@@ -59,8 +56,7 @@ class Unknown:
     lease_left: float
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(NamedTuple):
     """The write was answered. `answer` is None when it was too large to be kept."""
 
     token: bytes

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from http import HTTPStatus
+from typing import NamedTuple
 
 from idemproxy.core.dialects import Dialect
 from idemproxy.core.identity import wire_key
@@ -22,8 +22,7 @@ def reason(status: int) -> bytes:
     return _REASONS.get(status, b"")
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """A whole reply: status line, fields in order, body. Its framing is the server's business."""
 
     status: int

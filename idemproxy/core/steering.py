@@ -9,7 +9,7 @@ A field with any other value, or given twice with different values, counts as ab
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 from idemproxy.core.messages import Headers, header_values
@@ -70,4 +70,4 @@ def lasting(lease: Lease, said: Steering) -> Lease:
     """The lease, with the time to live that the upstream asked for."""
     if said.ttl_seconds is None:
         return lease
-    return replace(lease, claim=replace(lease.claim, ttl_seconds=said.ttl_seconds))
+    return lease._replace(claim=lease.claim._replace(ttl_seconds=said.ttl_seconds))

@@ -11,7 +11,6 @@ import logging
 import socket
 import struct
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import cast
 
 from idemproxy.core.problems import Code, Problem
@@ -92,7 +91,6 @@ class Clients:
 
 class ClientConnection(asyncio.Protocol):
     __slots__ = (
-        "_blocked",
         "_clients",
         "_deadline",
         "_drained",
@@ -105,6 +103,7 @@ class ClientConnection(asyncio.Protocol):
         "_timer",
         "_transport",
         "_unread",
+        "blocked",
         "peer",
     )
 
@@ -119,7 +118,7 @@ class ClientConnection(asyncio.Protocol):
         self._paused = False
         self._ended = False
         """The client has sent all it will ever send: the answer is still written."""
-        self._blocked = False
+        self.blocked = False
         self._drained: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deadline = 0.0
@@ -173,10 +172,10 @@ class ClientConnection(asyncio.Protocol):
         self.resume_writing()
 
     def pause_writing(self) -> None:
-        self._blocked = True
+        self.blocked = True
 
     def resume_writing(self) -> None:
-        self._blocked = False
+        self.blocked = False
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 
@@ -225,7 +224,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _recall(self, data: bytes) -> bool:
         """Answer a retry that needs no reading, if this connection could carry another request after it."""
-        if self._unread or self._blocked or self.closing:
+        if self._unread or self.blocked or self.closing:
             return False
         reply = self._clients.recalled(self.peer, data)
         if reply is None:
@@ -283,7 +282,7 @@ class ClientConnection(asyncio.Protocol):
         problem = Problem(refused.code, retry_after=SHED_RETRY_SECONDS if shed else None)
         reply = refusal(problem, guarded=False)
         if refused.code is Code.METHOD_NOT_ALLOWED:
-            reply = replace(reply, headers=(*reply.headers, ALLOW))
+            reply = reply.with_fields((ALLOW,))
         self._transport.write(whole_reply(reply, method=method, minor=1, keep_alive=False))
         self._close_gently(unread=True)
 
@@ -326,7 +325,7 @@ class ClientConnection(asyncio.Protocol):
 
     async def drain(self) -> None:
         """Wait until the client has taken enough of what was written."""
-        while self._blocked:
+        while self.blocked:
             self._drained = self._loop.create_future()
             stalled = self._loop.call_later(WRITE_STALL_SECONDS, self.abort)
             try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from idemproxy.core.messages import Headers
 from idemproxy.core.problems import Code
@@ -29,8 +30,7 @@ _FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection", b"
 _LOOKED_AT = _ONCE | {b"connection", b"expect"}
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     method: str
     target: bytes
     """In origin form: path and query, or `*`."""

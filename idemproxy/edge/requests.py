@@ -31,6 +31,9 @@ class Line(Protocol):
 
     def write(self, data: bytes) -> None: ...
 
+    @property
+    def blocked(self) -> bool: ...
+
     async def drain(self) -> None: ...
 
     def reset(self) -> None: ...
@@ -162,6 +165,11 @@ class ClientRequest:
 
     def write(self, data: bytes) -> None:
         self._connection.write(data)
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the client does not take what is written as fast as it is."""
+        return self._connection.blocked
 
     async def drain(self) -> None:
         await self._connection.drain()

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import assert_never
 
 from idemproxy.core.fingerprint import LARGE_BODY
@@ -33,7 +32,7 @@ from idemproxy.ports import Finished, Observer, OpenUpstream, Outcome
 log = logging.getLogger("idemproxy.http")
 
 Match = Callable[[str, bytes], Operation | Unguarded | None]
-Publish = Callable[[Request], Awaitable[Reply | None]]
+Publish = Callable[[Request], Awaitable[Reply | None] | None]
 """The answer to a request that is for the proxy itself; None for every other one."""
 
 
@@ -94,8 +93,8 @@ class DataServer:
             raise RefusedError(Code.LOOP_DETECTED, "the request came back to this proxy")
         headers = self._hop.introduce(request.head.headers, request.peer)
         head = Request(request.head.method, request.head.target, headers, b"")
-        own_reply = await self._published(head)
-        if own_reply is not None:
+        published = self._published(head)
+        if published is not None and (own_reply := await published) is not None:
             return await self._write(request, own_reply)
         if self._tools is not None and head.method == "POST" and self._tools.serves(head.path):
             return await self._tool_message(request, head, self._tools)
@@ -167,9 +166,7 @@ class DataServer:
         heard: Heard,
         started: float,
     ) -> bool:
-        reply = heard.reply
-        if operation.marks:
-            reply = replace(reply, headers=reply.headers + operation.marks)
+        reply = heard.reply.with_fields(operation.marks)
         seconds = time.monotonic() - started
         finished = Finished(heard.outcome, head, operation, identity, reply.status, seconds, heard.trail)
         if isinstance(reply, Reply):
@@ -191,8 +188,7 @@ class DataServer:
         id: RecordId | None = None,
     ) -> bool:
         seconds = time.monotonic() - started
-        reply = refusal(problem, id.key if id else None, dialect=operation.policy.dialect)
-        reply = replace(reply, headers=reply.headers + operation.marks)
+        reply = refusal(problem, id.key if id else None, dialect=operation.policy.dialect).with_fields(operation.marks)
         self._observer.finished(Finished(Outcome.INVALID, head, operation, id, reply.status, seconds, None))
         if problem.code in (Code.REQUEST_BODY_TOO_LARGE, Code.REQUEST_BODY_TIMEOUT):
             self._observer.refused(problem.code)
@@ -248,5 +244,6 @@ class DataServer:
         keep_alive = keep_alive and request.keep_alive
         head = request.head
         request.write(whole_reply(reply, method=head.method, minor=head.minor, keep_alive=keep_alive))
-        await request.drain()
+        if request.blocked:
+            await request.drain()
         return keep_alive

@@ -42,7 +42,7 @@ def nothing_guarded(_: str, __: bytes) -> None:
     """What the server is told instead of the contract's operations: every request streams through."""
 
 
-async def nothing_published(_: Request) -> None:
+def nothing_published(_: Request) -> None:
     """What the server is told of the proxy's own paths: every path is the upstream's."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import assert_never
 
 from idemproxy.core.bodies import decoded
@@ -149,7 +149,7 @@ class Door:
         asked = [message.id for message in messages if message.id != NO_ID and _is_request(message)]
         replies = [refusal_reply(problem, id, None, self.policy, statuses=False) for id in asked]
         body = b"[" + b",".join(reply.body for reply in replies) + b"]"
-        return Refused(self._any_tool, replace(replies[0], status=200, reason=b"OK", body=body))
+        return Refused(self._any_tool, replies[0]._replace(status=200, reason=b"OK", body=body))
 
     def _watch_list(self, opened: Opened) -> Opened:
         return rewritten(opened, self._listed, changes=bool(self._additions))
@@ -190,7 +190,7 @@ def _forwarded(request: Request, call: ToolCall, tool: Tool, key: str, policy: P
         text = _without_meta_keys(text)
     elif not any(header_value(headers, name.lower().encode()) for name in names):
         headers += ((names[0].encode(), wire_key(key)),)
-    return replace(request, headers=headers, body=text.encode())
+    return request._replace(headers=headers, body=text.encode())
 
 
 def _without_key_argument(request: Request, call: ToolCall, tool: Tool) -> Request:
@@ -198,7 +198,7 @@ def _without_key_argument(request: Request, call: ToolCall, tool: Tool) -> Reque
     if text == call.text:
         return request
     headers = tuple(line for line in request.headers if line[0].lower() != b"content-encoding")
-    return replace(request, headers=headers, body=text.encode())
+    return request._replace(headers=headers, body=text.encode())
 
 
 def _text_without_key_argument(call: ToolCall, tool: Tool) -> str:

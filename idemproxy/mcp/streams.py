@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 
 from idemproxy.core.bodies import decoded
 from idemproxy.core.messages import Headers, header_value
@@ -28,7 +27,7 @@ def until_response(opened: Opened, id: str) -> Opened:
     """
     if not is_stream(opened.headers):
         return opened
-    return replace(opened, headers=_without_length(opened.headers), body=_UntilResponse(opened.body, id))
+    return opened._replace(headers=_without_length(opened.headers), body=_UntilResponse(opened.body, id))
 
 
 def rewritten(opened: Opened, rewrite: Rewrite, *, changes: bool) -> Opened:
@@ -37,8 +36,8 @@ def rewritten(opened: Opened, rewrite: Rewrite, *, changes: bool) -> Opened:
         return opened
     headers = _without_length(opened.headers) if changes else opened.headers
     if is_stream(headers):
-        return replace(opened, headers=headers, body=_Rewritten(opened.body, rewrite))
-    return replace(opened, headers=headers, body=_Whole(opened.body, headers, rewrite))
+        return opened._replace(headers=headers, body=_Rewritten(opened.body, rewrite))
+    return opened._replace(headers=headers, body=_Whole(opened.body, headers, rewrite))
 
 
 def _without_length(headers: Headers) -> Headers:

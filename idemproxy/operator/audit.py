@@ -13,11 +13,13 @@ from collections.abc import Mapping, Sequence
 from idemproxy.core.identity import key_hash
 from idemproxy.core.judge import Settlement
 from idemproxy.core.record import RecordId
+from idemproxy.operator import logs
 from idemproxy.operator.metrics import Metrics
 from idemproxy.operator.trace import trace_id
 from idemproxy.ports import Finished, Outcome, Trail
 from idemproxy.store.events import SWEEP_BATCH, WRITE_BATCH, Event, Events, Kind, Pair
 from idemproxy.store.records import FAULTS
+from idemproxy.tasks import at_half_speed
 
 log = logging.getLogger("idemproxy")
 
@@ -81,7 +83,7 @@ class Audit:
         """Records that the sweep has deleted."""
         now = asyncio.get_running_loop().time()
         for id in ids:
-            log.info("audit", extra={"fields": {"event": "expired", "key": key_hash(id.key), "route": id.route}})
+            logs.quick("audit", {"event": "expired", "key": key_hash(id.key), "route": id.route})
             if self._keep > 0:
                 self.put(Event(Kind.EXPIRED, id, now))
 
@@ -99,23 +101,28 @@ class Audit:
         """Compare what was written last time, and write what has come since."""
         written, self._written = self._written, []
         for start in range(0, len(written), WRITE_BATCH):
-            await self._look_for_pairs(written[start : start + WRITE_BATCH])
+            async with at_half_speed():
+                await self._look_for_pairs(written[start : start + WRITE_BATCH])
         queue = [item for item in self._queue if not _flows(item)]
         self._queue = [item for item in self._queue if _flows(item)]
         alike, self._alike = self._alike, {}
         for start in range(0, len(queue), WRITE_BATCH):
-            batch = [event for item in queue[start : start + WRITE_BATCH] if (event := _event(item, alike)) is not None]
-            if not batch:
-                continue
-            for kind in {event.kind for event in batch}:
-                self._metrics.event(kind.value, sum(event.count for event in batch if event.kind is kind))
-            try:
-                await self._events.write(batch)
-            except FAULTS as failure:
-                self._metrics.events_dropped.inc(len(batch))
-                log.warning("%d audit events were dropped: %s", len(batch), type(failure).__name__)
-                continue
-            self._written += [event for event in batch if event.kind is Kind.FIRST_WRITE]
+            async with at_half_speed():
+                await self._write(queue[start : start + WRITE_BATCH], alike)
+
+    async def _write(self, items: Sequence[Event | Finished], alike: Mapping[tuple[RecordId, str], int]) -> None:
+        batch = [event for item in items if (event := _event(item, alike)) is not None]
+        if not batch:
+            return
+        for kind in {event.kind for event in batch}:
+            self._metrics.event(kind.value, sum(event.count for event in batch if event.kind is kind))
+        try:
+            await self._events.write(batch)
+        except FAULTS as failure:
+            self._metrics.events_dropped.inc(len(batch))
+            log.warning("%d audit events were dropped: %s", len(batch), type(failure).__name__)
+            return
+        self._written += [event for event in batch if event.kind is Kind.FIRST_WRITE]
 
     async def _look_for_pairs(self, writes: list[Event]) -> None:
         try:

@@ -46,7 +46,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class Journal:
-    """The lines of exchanges, as `JsonFormatter` would write them: held for a moment, and written several at a time.
+    """The lines of exchanges and the like, as `JsonFormatter` would write them: held for a moment, written together.
 
     A system call for each of them would cost more than the rest of a replay. What a kill loses is the last moment's.
     """
@@ -63,13 +63,13 @@ class Journal:
         self._second = 0
         self._date = ""
 
-    def add(self, fields: Mapping[str, object]) -> None:
+    def add(self, message: str, fields: Mapping[str, object]) -> None:
         now = time.time()
         second = int(now)
         if second != self._second:
             self._second, self._date = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
         at = f"{self._date}.{int((now - second) * 1000):03}+00:00"
-        said = {"time": at, "level": "info", "message": "exchange", **fields}
+        said = {"time": at, "level": "info", "message": message, **fields}
         line = orjson.dumps(said, option=orjson.OPT_APPEND_NEWLINE)
         if self._size + len(line) > self.MAX_BYTES:
             self.flush()
@@ -93,7 +93,7 @@ class Journal:
 
 
 class _InOrder(logging.StreamHandler[TextIO]):
-    """Every other line: after those of the exchanges that came before it."""
+    """Every other line: after those that are held back."""
 
     def __init__(self, journal: Journal) -> None:
         super().__init__(sys.stderr)
@@ -107,12 +107,12 @@ class _InOrder(logging.StreamHandler[TextIO]):
 _journal: Journal | None = None
 
 
-def exchange(fields: Mapping[str, object]) -> None:
-    """One line for a guarded exchange."""
+def quick(message: str, fields: Mapping[str, object]) -> None:
+    """A line of the kind that is written thousands of times a second."""
     if _journal is not None:
-        _journal.add(fields)
+        _journal.add(message, fields)
     else:
-        log.info("exchange", extra={"fields": fields})
+        log.info(message, extra={"fields": fields})
 
 
 class TextFormatter(logging.Formatter):

@@ -62,7 +62,7 @@ class Reporter:
         if self._spans is not None:
             self._spans.finished(exchange)
         if log.isEnabledFor(logging.INFO):
-            logs.exchange(fields(exchange))
+            logs.quick("exchange", fields(exchange))
 
 
 def fields(exchange: Finished) -> dict[str, str | int | float]:
