@@ -85,6 +85,7 @@ def write(rows: list[Row], effort: Effort, folder: Path) -> None:
         "effort": asdict(effort),
         "rows": [{**asdict(row), "ratio": row.ratio, "reached": row.reached} for row in rows],
     }
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     (folder / "results.svg").write_text(chart(rows, facts()))
     click.echo(f"\nwritten: {folder / 'results.json'}, {folder / 'results.svg'}")

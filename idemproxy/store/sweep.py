@@ -18,7 +18,7 @@ from idemproxy.tasks import at_half_speed
 
 log = logging.getLogger("idemproxy")
 
-SWEEP_BATCH = 200
+SWEEP_BATCH = 100
 """Small enough that a batch ends within a few milliseconds and no write waits long for it."""
 
 
