@@ -126,7 +126,11 @@ class Exchange:
         return Http(policy).replay(step.answer, id.key) if isinstance(step, Replay) else None
 
     async def _guard(self, request: Request, id: RecordId, wire: Wire, trail: Trail) -> Heard:
-        trail.fingerprint = await self._fingerprint(request, wire)
+        limit = self._limits.max_request_bytes
+        if len(request.body) >= LARGE_BODY or header_value(request.headers, b"content-encoding") is not None:
+            trail.fingerprint = (await asyncio.to_thread(wire.fingerprint, request, limit)).to_bytes()
+        else:
+            trail.fingerprint = wire.fingerprint(request, limit).to_bytes()
         policy = wire.policy
         claim = Claim(id, trail.fingerprint, os.urandom(16), policy.lease_seconds, policy.ttl_seconds)
         try:
@@ -143,13 +147,6 @@ class Exchange:
                 return _refused(problem, id, wire)
             case _:
                 assert_never(step)
-
-    async def _fingerprint(self, request: Request, wire: Wire) -> bytes:
-        limit = self._limits.max_request_bytes
-        large = len(request.body) >= LARGE_BODY or header_value(request.headers, b"content-encoding") is not None
-        if large:
-            return (await asyncio.to_thread(wire.fingerprint, request, limit)).to_bytes()
-        return wire.fingerprint(request, limit).to_bytes()
 
     async def _decide(self, claim: Claim, policy: Policy) -> Forward | Probe | Replay | Refuse:
         """Claim, and follow the judge until there is something to do for this request."""

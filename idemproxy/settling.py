@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple, assert_never
+from collections.abc import Coroutine
+from typing import Any, NamedTuple, assert_never
 
 from idemproxy.core.judge import Settlement
 from idemproxy.core.messages import Answer
@@ -40,15 +41,17 @@ class Settler:
             self._observer.finished_late(lease.claim.id)
         return True if settled else None
 
-    async def _once(self, lease: Lease, settlement: Settlement, answer: Answer | None, kept: bool) -> bool:
+    def _once(
+        self, lease: Lease, settlement: Settlement, answer: Answer | None, kept: bool
+    ) -> Coroutine[Any, Any, bool]:
         match settlement:
             case Settlement.COMPLETE:
                 assert answer is not None  # noqa: S101 - only an answer completes
-                return await self._store.complete(lease, answer, kept=kept)
+                return self._store.complete(lease, answer, kept=kept)
             case Settlement.RELEASE:
-                return await self._store.release(lease)
+                return self._store.release(lease)
             case Settlement.MARK_UNKNOWN:
-                return await self._store.mark_unknown(lease)
+                return self._store.mark_unknown(lease)
             case _:
                 assert_never(settlement)
 

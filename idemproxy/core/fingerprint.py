@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import lru_cache
 
 from idemproxy.core.bodies import Field, decoded, form_fields, in_any_order, multipart_fields, packed, parameters
 from idemproxy.core.canonical import Pointer, canonical_json
@@ -59,8 +60,7 @@ def fingerprint(request: Request, rules: FingerprintRules, max_decoded: int) -> 
 def body_by_meaning(request: Request, rules: FingerprintRules, max_decoded: int) -> tuple[bytes, bytes, bytes, bytes]:
     """Media type, codings that could not be undone, kind and content: two retries have the same four."""
     content_type = b", ".join(header_values(request.headers, b"content-type"))
-    media_type = content_type.partition(b";")[0].strip(b" \t").lower()
-    declared = None if b"," in media_type else parameters(content_type)  # two media types are none
+    media_type, declared = _media_type(content_type)
     codings = content_codings(request.headers)
     body = decoded(request.body, codings, max_decoded)
     canonical = None
@@ -72,9 +72,17 @@ def body_by_meaning(request: Request, rules: FingerprintRules, max_decoded: int)
     return media_type, b",".join(codings) if body is None else b"", kind, content
 
 
+@lru_cache(maxsize=64)
+def _media_type(content_type: bytes) -> tuple[bytes, dict[bytes, bytes] | None]:
+    """The media type and its parameters, which must not be changed: the same few are asked for again and again."""
+    media_type = content_type.partition(b";")[0].strip(b" \t").lower()
+    return media_type, None if b"," in media_type else parameters(content_type)  # two media types are none
+
+
 def content_codings(headers: Headers) -> list[bytes]:
     """The content codings in the order they were applied, without those that change nothing."""
-    listed = b",".join(header_values(headers, b"content-encoding")).lower().split(b",")
+    values = header_values(headers, b"content-encoding")
+    listed = b",".join(values).lower().split(b",") if values else ()
     return [coding for item in listed if (coding := item.strip(b" \t")) not in (b"", b"identity")]
 
 

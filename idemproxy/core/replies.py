@@ -40,8 +40,8 @@ def marked(headers: Headers, key: str, policy: Policy, *, replay: bool, attempt:
     The attempt is shown where there was more than one.
     """
     marker = policy.marker
-    name = marker.name.lower()
-    lines = [line for line in headers if line[0].lower() != name]
+    name, length = marker.name.lower(), len(marker.name)
+    lines = [line for line in headers if len(line[0]) != length or line[0].lower() != name]
     if replay or marker.on_first:
         lines.append((marker.name, b"true" if replay else b"false"))
     if attempt > 1:

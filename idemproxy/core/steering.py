@@ -43,7 +43,7 @@ SILENT = Steering()
 
 
 def steering(headers: Headers) -> Steering:
-    if not any(name.lower() in FIELDS for name, _ in headers):
+    if FIELDS.isdisjoint([name.lower() for name, _ in headers]):
         return SILENT
     ttl = _value(headers, TTL)
     outcome = _value(headers, OUTCOME)

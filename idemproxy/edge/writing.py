@@ -27,7 +27,7 @@ def reply_head(status: int, reason: bytes, headers: Headers, *, minor: int, keep
     dated = False
     for name, value in headers:
         lines.append(b"%b: %b\r\n" % (name, value))
-        dated = dated or name.lower() == b"date"
+        dated = dated or (len(name) == 4 and name.lower() == b"date")
     if not dated:
         lines.append(b"Date: %b\r\n" % _now())
     if not keep_alive:
@@ -39,7 +39,7 @@ def reply_head(status: int, reason: bytes, headers: Headers, *, minor: int, keep
 
 
 def whole_reply(reply: Reply, *, method: str, minor: int, keep_alive: bool) -> bytes:
-    lines = tuple(line for line in reply.headers if line[0].lower() != b"content-length")
+    lines = tuple([line for line in reply.headers if len(line[0]) != 14 or line[0].lower() != b"content-length"])
     bodiless = reply.status in NO_BODY
     if not bodiless:
         lines += ((b"Content-Length", str(len(reply.body)).encode()),)

@@ -93,9 +93,8 @@ class PostgresStore:
         if known is None and claim.id in self._claiming:
             await asyncio.wait({self._claiming[claim.id]}, timeout=CALL_SECONDS)
             known = self._known.look(claim)
-        return known if known is not None else await self._ask(claim)
-
-    async def _ask(self, claim: Claim) -> Found:
+        if known is not None:
+            return known
         started = now()
         asked = self._claims.submit(claim)
         self._claiming.setdefault(claim.id, asked)
