@@ -6,7 +6,7 @@ from html import escape
 
 from benchmarks.measures import Row
 
-WIDTH, LABEL, LINE, TOP = 860, 470, 34, 64
+WIDTH, LABEL, LINE, TOP = 940, 510, 34, 64
 FULL = 1.6
 """The bound of each row is drawn at 1 / FULL of the bar's room, so that rows with different bounds can be compared."""
 STYLE = """
@@ -19,7 +19,7 @@ text { font: 13px system-ui, sans-serif; fill: #1f2933 } .title { font-size: 17p
 
 
 def chart(rows: list[Row], facts: str) -> str:
-    room = WIDTH - LABEL - 90
+    room = WIDTH - LABEL - 110
     title = '<text x="16" y="26" class="title">idemproxy, side by side</text>'
     parts = [title, f'<text x="16" y="46" class="note">{escape(facts)}; the line is what was aimed at</text>']
     for number, row in enumerate(rows):

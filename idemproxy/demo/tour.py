@@ -482,5 +482,7 @@ def _invite(stage: Stage) -> None:
         if comment:
             _note(f"# {comment}")
         _say(f"   {line}")
+    _note("# and a dashboard, in a browser")
+    _say(f"   {admin}/")
     _say("")
     _say("   Ctrl-C ends it; nothing is left behind.")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import os
+import random
 import signal
 import socket
 import sys
@@ -26,10 +29,18 @@ def environment(settings: dict[str, str]) -> dict[str, str]:
     return {**ours, **{f"IDEMPROXY_{name.upper()}": value for name, value in settings.items()}}
 
 
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_ports = itertools.count(random.randrange(1000))
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """For somebody who will listen on it in a moment. Not one that the system would hand out by itself meanwhile, to
+    an outgoing connection or to another test: each test process has a thousand of its own, below those."""
+    while True:
+        port = 12_000 + _WORKER % 20 * 1000 + next(_ports) % 1000
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 async def until(condition: Callable[[], bool], what: str, seconds: float = 10.0) -> None:
