@@ -206,6 +206,7 @@ class _Reader:
         # One more than allowed is enough to see that there are too many.
         for picked in itertools.islice(itertools.product(*values.values()), MAX_BASE_PATHS + 1):
             words = dict(zip(values, picked, strict=True))
+            # mypy cannot give a lambda's default a type.
             yield self._path_of(_VARIABLE.sub(lambda match, words=words: words[match[1]], url), line)  # type: ignore[misc]
 
     def _path_of(self, url: str, line: int) -> str:

@@ -25,8 +25,8 @@ from idemproxy.contract.source import parse
 MARK = "x-guess"
 _NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufffe\uffff]")
 """What JSON may have in a text as it is, and YAML only escaped."""
-_READS = "search query find list lookup get fetch preview validate estimate calculate count".split()  # noqa: SIM905
-_MONEY = "pay payment payments charge charges refund refunds transfer transfers payout payouts".split()  # noqa: SIM905
+_READS = "search query find list lookup get fetch preview validate estimate calculate count".split()  # noqa: SIM905 - a line of words
+_MONEY = "pay payment payments charge charges refund refunds transfer transfers payout payouts".split()  # noqa: SIM905 - a line of words
 
 STARTER = """\
 # What may be retried, and how. Replace the operations by your own, then: idemproxy contract lint THIS_FILE

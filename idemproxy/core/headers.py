@@ -106,7 +106,7 @@ def to_upstream(
             if lower not in seen:
                 lines.append((line[0], put[lower]))
         elif lower == b"host" or not (
-            lower in _OWN_REQUEST or lower in named or lower == drop_key or (b"_" in lower and looks_like(lower, own))
+            lower in _OWN_REQUEST or lower in named or lower == drop_key or looks_like(lower, own)
         ):
             lines.append(line)
         seen.add(lower)

@@ -145,8 +145,8 @@ class Policy:
     dialect: Dialect
     forward_key: ForwardKey
     detection: Detection | None = None
-    compensation: Compensation | None = None
     """What `probe` asks; without it, `probe` can only hold."""
+    compensation: Compensation | None = None
     own: frozenset[bytes] = field(init=False, compare=False)
     """The lower-case names of the headers that carry the key and the scope."""
     in_body: bool = field(init=False, compare=False)
