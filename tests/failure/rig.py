@@ -181,10 +181,12 @@ class Client:
     """What every 2xx under this key said; shared by the clients of one key."""
 
     async def connect(self) -> None:
-        plain = socket.socket()
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER)
-        plain.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(plain, ("127.0.0.1", self.port))
+        with contextlib.ExitStack() as undone:
+            plain = undone.enter_context(socket.socket())
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER)
+            plain.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(plain, ("127.0.0.1", self.port))
+            undone.pop_all()  # from here on the connection's: it closes what it was given
         self._reader, self._writer = await asyncio.open_connection(sock=plain, limit=SMALL_BUFFER)
 
     async def send_head(self, *, expect: bool = False) -> None:
