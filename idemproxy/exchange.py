@@ -34,7 +34,7 @@ from idemproxy.core.judge import (
     after_loss,
 )
 from idemproxy.core.messages import Answer, Request, header_value
-from idemproxy.core.policy import Operation, Policy
+from idemproxy.core.policy import Policy
 from idemproxy.core.problems import MAY_HAVE_RUN, Code, Problem
 from idemproxy.core.record import Claim, Lease, RecordId, Running
 from idemproxy.core.replies import STORED_FALSE, Reply, first_write, marked
@@ -88,7 +88,6 @@ class Heard(NamedTuple):
 
     outcome: Outcome
     reply: Reply | LiveReply
-    trail: Trail | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +113,8 @@ class Exchange:
         self.running: dict[RecordId, asyncio.Future[None]] = {}
         """Done when the write has been settled, which may be long after its client began to hear of it."""
 
-    async def guard(self, request: Request, operation: Operation, id: RecordId, wire: Wire | None = None) -> Heard:
-        trail = Trail(time.monotonic())
-        heard = await self._guard(request, id, wire or Http(operation.policy), trail)
-        return Heard(heard.outcome, heard.reply, trail)
-
-    def recall(self, id: RecordId, fingerprint: bytes, policy: Policy) -> Reply | None:
-        """The replay of a completed write, if this process is certain of it without asking the store."""
-        found = self._store.remembered(id)
-        step = after_claim(found, fingerprint, policy) if found is not None else None
-        return Http(policy).replay(step.answer, id.key) if isinstance(step, Replay) else None
-
-    async def _guard(self, request: Request, id: RecordId, wire: Wire, trail: Trail) -> Heard:
+    async def guard(self, request: Request, id: RecordId, wire: Wire, trail: Trail) -> Heard:
+        """What comes of a request under its key; the trail tells its steps."""
         limit = self._limits.max_request_bytes
         if len(request.body) >= LARGE_BODY or header_value(request.headers, b"content-encoding") is not None:
             trail.fingerprint = (await asyncio.to_thread(wire.fingerprint, request, limit)).to_bytes()
@@ -147,6 +136,12 @@ class Exchange:
                 return _refused(problem, id, wire)
             case _:
                 assert_never(step)
+
+    def recall(self, id: RecordId, fingerprint: bytes, policy: Policy) -> Reply | None:
+        """The replay of a completed write, if this process is certain of it without asking the store."""
+        found = self._store.remembered(id)
+        step = after_claim(found, fingerprint, policy) if found is not None else None
+        return Http(policy).replay(step.answer, id.key) if isinstance(step, Replay) else None
 
     async def _decide(self, claim: Claim, policy: Policy) -> Forward | Probe | Replay | Refuse:
         """Claim, and follow the judge until there is something to do for this request."""
@@ -231,11 +226,14 @@ class Exchange:
             case Opened():
                 sent = wire.reading(sent)
                 recording = Recording(sent, self._limits.max_stored_bytes)
+                lost: Lost | None = None
                 try:
                     if not await recording.whole():
                         return self._live(sent, recording, work, wire)
                 except BodyLost as broken:
-                    return await self._lost(broken.lost, lease, wire)
+                    lost = broken.lost
+                if lost is not None:
+                    return await self._lost(lost, lease, wire)
                 trail.answered = time.monotonic()
                 self._observer.upstream_answered(trail.answered - started)
                 return await self._answered(sent, recording, lease, wire, trail)
@@ -312,12 +310,15 @@ class Exchange:
 
     async def _record(self, opened: Opened, recording: Recording, lease: Lease, wire: Wire, trail: Trail) -> None:
         """Record what flows, settle it, then let go of its end. BodyLost: the client must not see one."""
+        broken: BodyLost | None = None
         try:
             await recording.play()
-        except BodyLost:
+        except BodyLost as failure:
+            broken = failure
+        if broken is not None:
             trail.settlement = Settlement.MARK_UNKNOWN
             await self.settler.settle(lease, trail.settlement)
-            raise
+            raise broken
         trail.answered = time.monotonic()
         said = steering(opened.headers)
         answer = Answer(opened.status, opened.reason, to_client(opened.headers), recording.body)

@@ -130,7 +130,7 @@ def list_verb(as_json: bool, limit: int, state: str | None, **flags: Any) -> Non
         page = await desk.find(asked)
         if as_json:
             return say(page)
-        print_table(record_rows(page["records"]), empty="no records")
+        print_table(record_rows(page["records"]), empty="none so far" if page["next"] else "no records")
         if page["next"]:
             click.echo(f"more: --after {page['next']}", err=True)
         return None

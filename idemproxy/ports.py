@@ -196,22 +196,26 @@ class Outcome(StrEnum):
     INVALID = "invalid"
 
 
-@dataclass(slots=True)
 class Trail:
     """The steps of one guarded request, on the monotonic clock; None for a step that was not taken."""
 
-    started: float
-    fingerprint: bytes = b""
-    decided: float | None = None
-    """The store has said what is there, and the judge what follows."""
-    attempt: int = 0
-    """Of the claim that this request won; 0 when it won none."""
-    sent: float | None = None
-    renewals: int = 0
-    answered: float | None = None
-    settlement: Settlement | None = None
-    """What the answer came to."""
-    settled: float | None = None
+    __slots__ = (
+        *("answered", "attempt", "decided", "fingerprint", "renewals", "sent", "settled", "settlement", "started"),
+    )
+
+    def __init__(self, started: float) -> None:
+        self.started = started
+        self.fingerprint = b""
+        self.decided: float | None = None
+        """The store has said what is there, and the judge what follows."""
+        self.attempt = 0
+        """Of the claim that this request won; 0 when it won none."""
+        self.sent: float | None = None
+        self.renewals = 0
+        self.answered: float | None = None
+        self.settlement: Settlement | None = None
+        """What the answer came to."""
+        self.settled: float | None = None
 
 
 class Finished(NamedTuple):

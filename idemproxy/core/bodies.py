@@ -23,10 +23,17 @@ _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _PARAMETER = re.compile(rb"[ \t]*;[ \t]*(%b)=(?:(%b)|\"([^\"\\\r\n]*)\")" % (_TOKEN, _TOKEN))
 _PART_HEADER = re.compile(rb"(%b):([^\r\n\x00]*)" % _TOKEN)
 
+_LENGTHS = [length.to_bytes(8, "big") for length in range(1024)]
+
 
 def packed(*parts: bytes) -> bytes:
     """The parts with their lengths before them: no two lists of parts give the same bytes."""
-    return b"".join([piece for part in parts for piece in (len(part).to_bytes(8, "big"), part)])
+    pieces: list[bytes] = []
+    for part in parts:
+        length = len(part)
+        pieces.append(_LENGTHS[length] if length < len(_LENGTHS) else length.to_bytes(8, "big"))
+        pieces.append(part)
+    return b"".join(pieces)
 
 
 def parameters(value: bytes) -> dict[bytes, bytes] | None:

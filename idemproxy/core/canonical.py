@@ -30,7 +30,6 @@ Pointer = tuple[str, ...]
 _GONE = object()
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 _BAD_ESCAPE = re.compile(r"~(?![01])")
-_FRACTION = re.compile(rb"(?:^|[\s:,\[])-?[0-9]+[.eE]")  # finds every one, and some that are inside of a string
 _PADDING_ZEROS = 400  # beyond, 1e999999999 would be written out; no 64-bit float needs as many
 _EXPONENT_LENGTH = 18  # a longer exponent measures nothing: raw, rather than computing with it
 
@@ -82,16 +81,21 @@ def _read_plain(body: bytes) -> Any:
     # Blanks are taken out without regard to strings: one that loses some then differs from what was written.
     if written != body and written != body.replace(b": ", b":").replace(b", ", b","):
         return _GONE
-    return _GONE if _FRACTION.search(body) and _has_float(value) else value
+    return _GONE if _has_float(value) else value
 
 
 def _has_float(value: Any) -> bool:
+    """Value by value: a search of the text, which has to tell numbers from strings, takes several times as long."""
     kind = type(value)
     if kind is dict:
-        return any(map(_has_float, value.values()))
-    if kind is list:
-        return any(map(_has_float, value))
-    return kind is float
+        value = value.values()
+    elif kind is not list:
+        return kind is float
+    for item in value:
+        kind = type(item)
+        if kind is float or ((kind is dict or kind is list) and _has_float(item)):
+            return True
+    return False
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

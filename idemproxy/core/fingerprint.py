@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from idemproxy.core.bodies import Field, decoded, form_fields, in_any_order, multipart_fields, packed, parameters
 from idemproxy.core.canonical import Pointer, canonical_json
@@ -33,8 +34,7 @@ class FingerprintRules:
     include: tuple[Pointer, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
+class Fingerprint(NamedTuple):
     """A digest and the version of the rules that made it; equal only if both are."""
 
     version: int
@@ -42,12 +42,6 @@ class Fingerprint:
 
     def to_bytes(self) -> bytes:
         return bytes((self.version,)) + self.digest
-
-    @classmethod
-    def from_bytes(cls, stored: bytes) -> Fingerprint:
-        if len(stored) != 33:
-            raise ValueError(f"a fingerprint is 33 bytes long, not {len(stored)}")
-        return cls(stored[0], stored[1:])
 
 
 def fingerprint(request: Request, rules: FingerprintRules, max_decoded: int) -> Fingerprint:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from idemproxy.core.hops import Hop
-from idemproxy.core.messages import Headers, header_values
+from idemproxy.core.messages import Headers, header_values, lower
 from idemproxy.core.steering import FIELDS as STEERING
 
 HOP_BY_HOP = frozenset(
@@ -73,7 +73,7 @@ def nominates_protected(names: frozenset[bytes], own: frozenset[bytes]) -> bool:
 
 def looks_like(name: bytes, own: frozenset[bytes]) -> bool:
     """Whether a field is one of `own` with underscores: many servers read `Idempotency_Key` as the real one."""
-    return b"_" in name and name.replace(b"_", b"-") in own
+    return name not in own and name.replace(b"_", b"-") in own
 
 
 def to_upstream(
@@ -93,26 +93,26 @@ def to_upstream(
     named = nominated(headers)
     put: dict[bytes, bytes] = {}
     if framing:
-        put[framing[0].lower()] = framing[1]
+        put[lower(framing[0])] = framing[1]
     if key:
-        put[key[0].lower()] = key[1]
+        put[lower(key[0])] = key[1]
     if hop.host is not None:
         put[b"host"] = hop.host
     lines: list[tuple[bytes, bytes]] = []
     seen: set[bytes] = set()
     for line in headers:
-        lower = line[0].lower()
-        if lower in put:
-            if lower not in seen:
-                lines.append((line[0], put[lower]))
-        elif lower == b"host" or not (
-            lower in _OWN_REQUEST or lower in named or lower == drop_key or looks_like(lower, own)
+        name = lower(line[0])
+        if name in put:
+            if name not in seen:
+                lines.append((line[0], put[name]))
+        elif name == b"host" or not (
+            name in _OWN_REQUEST or name in named or name == drop_key or (b"_" in name and looks_like(name, own))
         ):
             lines.append(line)
-        seen.add(lower)
+        seen.add(name)
     if b"host" not in seen:
         lines.insert(0, (b"Host", hop.host or hop.authority))
-    lines += [line for line in (key, framing) if line and line[0].lower() not in seen]
+    lines += [line for line in (key, framing) if line and lower(line[0]) not in seen]
     lines.append((b"Via", b"1.1 " + hop.pseudonym))
     return tuple(lines)
 
@@ -131,7 +131,7 @@ def trailers_to_upstream(trailers: Headers, own: frozenset[bytes]) -> Headers:
 def as_it_came(headers: Headers) -> Headers:
     """An answer's fields without those of the upstream's connection."""
     named = nominated(headers)
-    return tuple([line for line in headers if (name := line[0].lower()) not in HOP_BY_HOP and name not in named])
+    return tuple([line for line in headers if (name := lower(line[0])) not in HOP_BY_HOP and name not in named])
 
 
 def to_client(headers: Headers) -> Headers:
@@ -140,12 +140,17 @@ def to_client(headers: Headers) -> Headers:
     Whatever its Connection names, the length stays: without it the client could not tell where the body ends.
     """
     named = nominated(headers) - {b"content-length"}
-    return tuple([line for line in headers if (name := line[0].lower()) not in _NOT_FOR_CLIENTS and name not in named])
+    return tuple([line for line in headers if (name := lower(line[0])) not in _NOT_FOR_CLIENTS and name not in named])
 
 
 def to_store(headers: Headers) -> Headers:
     """Of the fields for the client, those that a replay repeats."""
-    return tuple([line for line in headers if line[0].lower() not in NEVER_STORED])
+    return tuple([line for line in headers if lower(line[0]) not in NEVER_STORED])
+
+
+def on_the_wire(headers: Headers) -> bytes:
+    """Field lines as they are sent, without the empty line that ends them."""
+    return b"".join([name + b": " + value + b"\r\n" for name, value in headers])
 
 
 def encode(headers: Headers) -> bytes:

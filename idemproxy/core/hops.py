@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from idemproxy.core.messages import Headers, header_values
+from idemproxy.core.messages import Headers, header_values, lower
 
 
 class Forwarded(Enum):
@@ -41,7 +41,7 @@ class Hop:
         if self.forwarded is Forwarded.REPLACE:
             headers = tuple(line for line in headers if not _speaks_of_clients(line[0].lower()))
         client = peer.encode() or b"unknown"
-        at = {name.lower(): n for n, (name, _) in enumerate(headers)}
+        at = {lower(name): n for n, (name, _) in enumerate(headers)}
         lines = list(headers)
         _add(lines, at.get(b"x-forwarded-for"), b"X-Forwarded-For", client)
         if b"forwarded" in at:

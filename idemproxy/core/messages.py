@@ -35,16 +35,33 @@ class Answer(NamedTuple):
     body: bytes
 
 
+_lowered: dict[bytes, bytes] = {}
+_LOWERED_MAX = 1024
+_NAME_MAX = 64
+"""So that nobody can fill memory with names that they make up: 1024 of 64 bytes are some 200 KiB."""
+
+
+def lower(name: bytes) -> bytes:
+    """A field's name in lower case. All that come by are the same few dozen: each is worked out once."""
+    known = _lowered.get(name)
+    if known is not None:
+        return known
+    found = name.lower()
+    if len(_lowered) < _LOWERED_MAX and len(name) <= _NAME_MAX:
+        _lowered[name] = found
+    return found
+
+
 def header_values(headers: Headers, name: bytes) -> list[bytes]:
     """Every value of the lower-case field `name`, in order."""
     length = len(name)  # compared first: hardly any two names of a request are equally long
-    return [value for field, value in headers if len(field) == length and field.lower() == name]
+    return [value for field, value in headers if len(field) == length and lower(field) == name]
 
 
 def header_value(headers: Headers, name: bytes) -> bytes | None:
     """The first value of the lower-case field `name`, or None."""
     length = len(name)
     for field, value in headers:
-        if len(field) == length and field.lower() == name:
+        if len(field) == length and lower(field) == name:
             return value
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from idemproxy.core.canonical import Pointer
 from idemproxy.core.detection import Detection
@@ -162,8 +163,7 @@ class Policy:
         object.__setattr__(self, "in_body", in_body)
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(NamedTuple):
     """A guarded operation: the route its records are filed under, and its policy."""
 
     route: str

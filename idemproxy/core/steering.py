@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from idemproxy.core.messages import Headers, header_values
+from idemproxy.core.messages import Headers, header_values, lower
 from idemproxy.core.record import Lease
 
 STORE, TTL, OUTCOME = b"idempotency-store", b"idempotency-ttl", b"idempotency-outcome"
@@ -43,7 +43,7 @@ SILENT = Steering()
 
 
 def steering(headers: Headers) -> Steering:
-    if FIELDS.isdisjoint([name.lower() for name, _ in headers]):
+    if FIELDS.isdisjoint([lower(name) for name, _ in headers]):
         return SILENT
     ttl = _value(headers, TTL)
     outcome = _value(headers, OUTCOME)

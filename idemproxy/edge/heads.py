@@ -29,6 +29,12 @@ _ONCE = frozenset({b"content-length", b"transfer-encoding", b"host", b"content-t
 _FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection", b"host"})
 _LOOKED_AT = _ONCE | {b"connection", b"expect"}
 
+_known: dict[bytes, bytes] = {}
+"""Names that have been found valid, in lower case: all clients together use a few dozen."""
+_KNOWN_MAX = 1024
+_KNOWN_LENGTH = 64
+"""So that nobody can fill memory with names that they make up: 1024 of 64 bytes are some 200 KiB."""
+
 
 class Head(NamedTuple):
     method: str
@@ -98,13 +104,19 @@ def _read(data: bytes, limits: ClientLimits) -> Head:
     elif not _HOST.fullmatch(host):
         raise RefusedError(Code.INVALID_HOST, "Host is not a host")
     length, chunked = _framing(seen, minor)
-    options = {option.strip(b" \t").lower() for option in seen.get(b"connection", b"").split(b",")}
-    keep_alive = b"close" not in options and (minor == 1 or b"keep-alive" in options)
+    keep_alive = _keeps_alive(seen.get(b"connection"), minor)
     expect = seen.get(b"expect")
     if expect is not None and expect.lower() != b"100-continue":
         raise RefusedError(Code.EXPECTATION_FAILED, "Expect is not 100-continue")
     waits = expect is not None and minor == 1
     return Head(method, _origin_form(method, target, host), minor, headers, length, chunked, keep_alive, waits)
+
+
+def _keeps_alive(connection: bytes | None, minor: int) -> bool:
+    if connection is None:
+        return minor == 1
+    options = {option.strip(b" \t").lower() for option in connection.split(b",")}
+    return b"close" not in options and (minor == 1 or b"keep-alive" in options)
 
 
 def _stray_controls(data: bytes) -> bool:
@@ -140,11 +152,11 @@ def read_fields(lines: list[bytes], limits: ClientLimits) -> tuple[Headers, dict
         if len(line) > limits.max_header_bytes:
             raise RefusedError(Code.REQUEST_HEAD_TOO_LARGE, "header line too long")
         name, colon, value = line.partition(b":")
-        if not colon or not _TOKEN.fullmatch(name):
+        if not colon:
             raise RefusedError(Code.BAD_REQUEST, "header line not valid")
+        lower = _known.get(name) or _lower(name)
         value = value.strip(b" \t")
         headers.append((name, value))
-        lower = name.lower()
         if lower in _LOOKED_AT:
             if lower not in seen:
                 seen[lower] = value
@@ -153,10 +165,20 @@ def read_fields(lines: list[bytes], limits: ClientLimits) -> tuple[Headers, dict
                 raise RefusedError(code, f"{lower.decode()} repeated")
             else:
                 seen[lower] += b"," + value
-        elif b"_" in lower and lower.replace(b"_", b"-") in _FRAMING:
-            # Servers that turn names into variables (CGI, WSGI) read it as the field it looks like.
-            raise RefusedError(Code.BAD_REQUEST, "look-alike of a framing header")
     return tuple(headers), seen
+
+
+def _lower(name: bytes) -> bytes:
+    """A field's name in lower case, if it is one."""
+    if not _TOKEN.fullmatch(name):
+        raise RefusedError(Code.BAD_REQUEST, "header line not valid")
+    lower = name.lower()
+    if b"_" in lower and lower.replace(b"_", b"-") in _FRAMING:
+        # Servers that turn names into variables (CGI, WSGI) read it as the field it looks like.
+        raise RefusedError(Code.BAD_REQUEST, "look-alike of a framing header")
+    if len(_known) < _KNOWN_MAX and len(name) <= _KNOWN_LENGTH:
+        _known[name] = lower
+    return lower
 
 
 def _framing(seen: dict[bytes, bytes], minor: int) -> tuple[int | None, bool]:

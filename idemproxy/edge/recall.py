@@ -61,7 +61,8 @@ class Recall:
         replayed = self._exchange.recall(id, fingerprint, operation.policy)
         if replayed is None:
             return None
-        reply, trail = replayed.with_fields(operation.marks), Trail(started, fingerprint, time.monotonic())
+        reply, trail = replayed.with_fields(operation.marks), Trail(started)
+        trail.fingerprint, trail.decided = fingerprint, time.monotonic()
         seconds = time.monotonic() - started
         self._observer.finished(Finished(Outcome.REPLAY, request, operation, id, reply.status, seconds, trail))
         return whole_reply(reply, method=request.method, minor=1, keep_alive=True)

@@ -39,7 +39,7 @@ class Line(Protocol):
     def reset(self) -> None: ...
 
 
-class ClientGone(ConnectionError):
+class ClientGone(Exception):
     """There is nobody to answer any more."""
 
 
@@ -108,9 +108,14 @@ class ClientRequest:
         self._connection.resume()
         return piece
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        while piece := await self.read():
-            yield piece
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        piece = await self.read()
+        if not piece:
+            raise StopAsyncIteration
+        return piece
 
     def ask(self) -> None:
         """Tell a client that waits for it to send its body; by now all that could refuse the request has seen it."""

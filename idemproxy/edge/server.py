@@ -27,7 +27,8 @@ from idemproxy.edge.streams import write_live
 from idemproxy.edge.writing import whole_reply
 from idemproxy.exchange import Exchange, Heard
 from idemproxy.mcp.door import Door, Guarded, Refused, Through
-from idemproxy.ports import Finished, Observer, OpenUpstream, Outcome
+from idemproxy.ports import Finished, Observer, OpenUpstream, Outcome, Trail
+from idemproxy.wire import Http
 
 log = logging.getLogger("idemproxy.http")
 
@@ -126,10 +127,11 @@ class DataServer:
             return await self._pass_through(request, whole, policy.own, operation.marks)
         if isinstance(identity, Problem):
             return await self._refuse(request, head, operation, identity, started)
-        heard = await self._exchange.guard(whole, operation, identity)
-        if heard.outcome is Outcome.REPLAY and heard.trail is not None:
-            self._recall.learn(request, head, operation, identity, heard.trail.fingerprint)
-        return await self._tell(request, head, operation, identity, heard, started)
+        trail = Trail(time.monotonic())
+        heard = await self._exchange.guard(whole, identity, Http(policy), trail)
+        if heard.outcome is Outcome.REPLAY:
+            self._recall.learn(request, head, operation, identity, trail.fingerprint)
+        return await self._tell(request, head, operation, identity, heard, trail, started)
 
     async def _tool_message(self, request: ClientRequest, head: Request, tools: Door) -> bool:
         """A message on the MCP path: read whole before anything is decided, for what it asks is in the body."""
@@ -148,8 +150,9 @@ class DataServer:
                     self._observer.unkeyed(unkeyed)
                 return await self._pass_through(request, whole, own, (), watch)
             case Guarded(request=whole, operation=operation, id=id, wire=wire):
-                heard = await self._exchange.guard(whole, operation, id, wire)
-                return await self._tell(request, head, operation, id, heard, started)
+                trail = Trail(time.monotonic())
+                heard = await self._exchange.guard(whole, id, wire, trail)
+                return await self._tell(request, head, operation, id, heard, trail, started)
             case Refused(operation=operation, reply=reply):
                 seconds = time.monotonic() - started
                 self._observer.finished(Finished(Outcome.INVALID, head, operation, None, reply.status, seconds, None))
@@ -164,11 +167,12 @@ class DataServer:
         operation: Operation,
         identity: RecordId,
         heard: Heard,
+        trail: Trail,
         started: float,
     ) -> bool:
         reply = heard.reply.with_fields(operation.marks)
         seconds = time.monotonic() - started
-        finished = Finished(heard.outcome, head, operation, identity, reply.status, seconds, heard.trail)
+        finished = Finished(heard.outcome, head, operation, identity, reply.status, seconds, trail)
         if isinstance(reply, Reply):
             self._observer.finished(finished)
             return await self._write(request, reply)

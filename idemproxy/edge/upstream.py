@@ -13,6 +13,7 @@ import ssl
 from collections import deque
 from collections.abc import AsyncIterable, Callable
 
+from idemproxy.core.headers import on_the_wire
 from idemproxy.core.messages import Headers, header_values
 from idemproxy.edge.connection import Connection
 from idemproxy.edge.origin import Origin
@@ -93,8 +94,7 @@ class HttpUpstream:
 
     def _head(self, method: str, target: bytes, headers: Headers) -> bytes:
         base = b"" if target == b"*" else self._origin.base_path
-        lines = b"".join([b"%b: %b\r\n" % line for line in headers])
-        return b"%b %b%b HTTP/1.1\r\n%b\r\n" % (method.encode("ascii"), base, target, lines)
+        return method.encode() + b" " + base + target + b" HTTP/1.1\r\n" + on_the_wire(headers) + b"\r\n"
 
     async def _result(self, trip: RoundTrip, seconds: float) -> Opened | Switched | Lost:
         trip.watch(seconds)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from email.utils import formatdate
 
-from idemproxy.core.messages import Headers
+from idemproxy.core.headers import on_the_wire
+from idemproxy.core.messages import Headers, header_value
 from idemproxy.core.replies import Reply
 
 NO_BODY = (204, 304)
@@ -23,19 +24,14 @@ def _now() -> bytes:
 
 
 def reply_head(status: int, reason: bytes, headers: Headers, *, minor: int, keep_alive: bool) -> bytes:
-    lines = [b"HTTP/1.1 %d %b\r\n" % (status, reason)]
-    dated = False
-    for name, value in headers:
-        lines.append(b"%b: %b\r\n" % (name, value))
-        dated = dated or (len(name) == 4 and name.lower() == b"date")
-    if not dated:
-        lines.append(b"Date: %b\r\n" % _now())
+    head = b"HTTP/1.1 %d %b\r\n" % (status, reason) + on_the_wire(headers)
+    if header_value(headers, b"date") is None:
+        head += b"Date: " + _now() + b"\r\n"
     if not keep_alive:
-        lines.append(b"Connection: close\r\n")
+        head += b"Connection: close\r\n"
     elif minor == 0:
-        lines.append(b"Connection: keep-alive\r\n")
-    lines.append(b"\r\n")
-    return b"".join(lines)
+        head += b"Connection: keep-alive\r\n"
+    return head + b"\r\n"
 
 
 def whole_reply(reply: Reply, *, method: str, minor: int, keep_alive: bool) -> bytes:
@@ -48,7 +44,7 @@ def whole_reply(reply: Reply, *, method: str, minor: int, keep_alive: bool) -> b
 
 
 def interim_head(status: int, reason: bytes, headers: Headers) -> bytes:
-    return b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, reason, b"".join([b"%b: %b\r\n" % line for line in headers]))
+    return b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, reason, on_the_wire(headers))
 
 
 def chunk(piece: bytes) -> bytes:
@@ -56,4 +52,4 @@ def chunk(piece: bytes) -> bytes:
 
 
 def last_chunk(trailers: Headers) -> bytes:
-    return b"0\r\n%b\r\n" % b"".join([b"%b: %b\r\n" % line for line in trailers])
+    return b"0\r\n%b\r\n" % on_the_wire(trailers)

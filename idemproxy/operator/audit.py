@@ -11,13 +11,13 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from idemproxy.core.identity import key_hash
-from idemproxy.core.judge import Settlement
 from idemproxy.core.record import RecordId
 from idemproxy.operator import logs
+from idemproxy.operator.history import event_of, flows
 from idemproxy.operator.metrics import Metrics
-from idemproxy.operator.trace import trace_id
-from idemproxy.ports import Finished, Outcome, Trail
-from idemproxy.store.events import SWEEP_BATCH, WRITE_BATCH, Event, Events, Kind, Pair
+from idemproxy.ports import Finished
+from idemproxy.store.event import Event, Kind
+from idemproxy.store.events import SWEEP_BATCH, WRITE_BATCH, Events, Pair
 from idemproxy.store.records import FAULTS
 from idemproxy.tasks import at_half_speed
 
@@ -27,26 +27,6 @@ FLUSH_SECONDS = 1.0
 QUEUE_MAX = 10_000
 """A second's worth at more than the proxy's full speed; a few megabytes."""
 SWEEP_SECONDS = 60.0
-
-KINDS = {
-    Outcome.FIRST_WRITE: Kind.FIRST_WRITE,
-    Outcome.REPLAY: Kind.DEDUP_HIT,
-    Outcome.PROBED: Kind.RESOLVED,
-    Outcome.NOT_STORED: Kind.DEDUP_HIT,
-    Outcome.CONFLICT: Kind.CONFLICT,
-    Outcome.IN_PROGRESS: Kind.IN_FLIGHT,
-    Outcome.UNKNOWN: Kind.UNKNOWN,
-    Outcome.LOST: Kind.UNKNOWN,
-    Outcome.EXPIRED: Kind.EXPIRED,
-}
-"""Where nothing was claimed or the key was given back, there is no record to tell of."""
-
-
-def kind_of(exchange: Finished) -> Kind | None:
-    trail = exchange.trail
-    if exchange.outcome is Outcome.FIRST_WRITE and trail and trail.settlement is Settlement.MARK_UNKNOWN:
-        return Kind.UNKNOWN
-    return KINDS.get(exchange.outcome)
 
 
 class Audit:
@@ -66,12 +46,14 @@ class Audit:
         return len(self._queue)
 
     def finished(self, exchange: Finished) -> None:
-        """Put the exchange into the queue; what has to be said of it is worked out with the batch."""
+        """Put the exchange into the queue: what has to be said of it, and nothing that would hold on to its request."""
         trail, id = exchange.trail, exchange.id
         if self._keep <= 0 or trail is None or id is None:
             return
         if trail.attempt:
-            self._put(exchange)
+            item = exchange if flows(exchange) else event_of(exchange, {})
+            if item is not None:
+                self._put(item)
             return
         place = (id, exchange.outcome)
         if place in self._alike:
@@ -103,15 +85,15 @@ class Audit:
         for start in range(0, len(written), WRITE_BATCH):
             async with at_half_speed():
                 await self._look_for_pairs(written[start : start + WRITE_BATCH])
-        queue = [item for item in self._queue if not _flows(item)]
-        self._queue = [item for item in self._queue if _flows(item)]
+        queue = [item for item in self._queue if not flows(item)]
+        self._queue = [item for item in self._queue if flows(item)]
         alike, self._alike = self._alike, {}
         for start in range(0, len(queue), WRITE_BATCH):
             async with at_half_speed():
                 await self._write(queue[start : start + WRITE_BATCH], alike)
 
     async def _write(self, items: Sequence[Event | Finished], alike: Mapping[tuple[RecordId, str], int]) -> None:
-        batch = [event for item in items if (event := _event(item, alike)) is not None]
+        batch = [event for item in items if (event := event_of(item, alike)) is not None]
         if not batch:
             return
         for kind in {event.kind for event in batch}:
@@ -142,40 +124,6 @@ class Audit:
                 pass
         except FAULTS as failure:
             log.warning("sweep of audit events put off: %s", type(failure).__name__)
-
-
-def _flows(item: Event | Finished) -> bool:
-    """An answer that is still on its way to a client that has stopped reading it, so that its end is not known."""
-    return isinstance(item, Finished) and item.trail is not None and item.trail.attempt > 0 and not item.trail.settled
-
-
-def _event(item: Event | Finished, alike: Mapping[tuple[RecordId, str], int]) -> Event | None:
-    if isinstance(item, Event):
-        return item
-    kind, id, trail = kind_of(item), item.id, item.trail
-    if kind is None or id is None or trail is None:
-        return None
-    trace = trace_id(item.request.headers)
-    if not trail.attempt:
-        return Event(kind, id, trail.started, item.status, trace=trace, count=alike[id, item.outcome])
-    return Event(kind, id, trail.started, item.status, trail.attempt, trail.fingerprint, trace, _steps(trail))
-
-
-def _steps(trail: Trail) -> dict[str, float]:
-    """The steps of a request that won a claim, in milliseconds since it came."""
-    steps: dict[str, float] = {}
-    for name, at in (
-        ("decided", trail.decided),
-        ("sent", trail.sent),
-        ("answered", trail.answered),
-        ("settled", trail.settled),
-    ):
-        if at is not None:
-            steps[name] = int((at - trail.started) * 10_000) / 10
-    steps["kept"] = trail.settlement is Settlement.COMPLETE
-    if trail.renewals:
-        steps["renewals"] = trail.renewals
-    return steps
 
 
 def _write_of(event: Event) -> tuple[bytes, str, bytes | None]:

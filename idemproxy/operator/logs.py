@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
-import contextlib
 import logging
-import select
 import sys
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import BinaryIO, TextIO
+from typing import TextIO
 
 import orjson
+
+from idemproxy.operator.journal import Journal
 
 log = logging.getLogger("idemproxy")
 
@@ -43,53 +41,6 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return orjson.dumps(line).decode()
-
-
-class Journal:
-    """The lines of exchanges and the like, as `JsonFormatter` would write them: held for a moment, written together.
-
-    A system call for each of them would cost more than the rest of a replay. What a kill loses is the last moment's.
-    """
-
-    HOLD_SECONDS = 0.02
-    MAX_BYTES = select.PIPE_BUF
-    """The lines of several workers stay whole in one pipe only up to this size of a write."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self._lines: list[bytes] = []
-        self._size = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._second = 0
-        self._date = ""
-
-    def add(self, message: str, fields: Mapping[str, object]) -> None:
-        now = time.time()
-        second = int(now)
-        if second != self._second:
-            self._second, self._date = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-        at = f"{self._date}.{int((now - second) * 1000):03}+00:00"
-        said = {"time": at, "level": "info", "message": message, **fields}
-        line = orjson.dumps(said, option=orjson.OPT_APPEND_NEWLINE)
-        if self._size + len(line) > self.MAX_BYTES:
-            self.flush()
-        self._lines.append(line)
-        self._size += len(line)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self.HOLD_SECONDS, self._due)
-
-    def _due(self) -> None:
-        self._timer = None
-        self.flush()
-
-    def flush(self) -> None:
-        if self._lines:
-            block = b"".join(self._lines)
-            self._lines.clear()
-            self._size = 0
-            with contextlib.suppress(OSError, ValueError):  # nobody reads it any more: no reason to fail a payment
-                self._stream.write(block)
-                self._stream.flush()
 
 
 class _InOrder(logging.StreamHandler[TextIO]):

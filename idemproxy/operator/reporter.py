@@ -9,7 +9,8 @@ from idemproxy.core.policy import Operation
 from idemproxy.core.problems import Code
 from idemproxy.core.record import RecordId
 from idemproxy.operator import logs, tracing
-from idemproxy.operator.audit import Audit, kind_of
+from idemproxy.operator.audit import Audit
+from idemproxy.operator.history import kind_of
 from idemproxy.operator.metrics import Metrics
 from idemproxy.operator.trace import trace_id
 from idemproxy.ports import Finished

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from idemproxy.ports import StoreUnavailable
 from idemproxy.tasks import Tasks
@@ -20,19 +20,28 @@ log = logging.getLogger("idemproxy")
 CALL_SECONDS = 1.8
 """What one call may take, waiting for its batch included: with it, a refusal reaches the client within 2 s."""
 
-SLOW_SECONDS = 0.0015
+SLOW_SECONDS = 0.002
 """A batch that has been under way for so long does not hold up the next one: quicker ones leave larger batches, which
-cost less each; on a slow disk, everybody would wait for two flushes instead of one."""
+cost less each; on a slow disk, everybody would wait for two flushes instead of one. In whole milliseconds: uvloop's
+timers know no others, and one of less than half a millisecond fires at once."""
+
+
+class Lane(Protocol):
+    """What a series of batches is run on, one after the other."""
+
+    async def close(self) -> None: ...
+
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+LaneT = TypeVar("LaneT", bound=Lane)
 
 
 class BadItem(Exception):
     """The database refused the data itself; raised by `run` when the batch has to be tried one by one."""
 
 
-class Batcher(Generic[Item, Result]):
+class Batcher(Generic[LaneT, Item, Result]):
     """Collects items of one kind and runs them together, at most `side_by_side` batches at a time.
 
     `late` is called with each result whose caller has stopped waiting: a claim that was won after all must be given
@@ -42,7 +51,8 @@ class Batcher(Generic[Item, Result]):
     def __init__(
         self,
         name: str,
-        run: Callable[[Sequence[Item]], Awaitable[Sequence[Result]]],
+        lane: Callable[[], LaneT],
+        run: Callable[[LaneT, Sequence[Item]], Awaitable[Sequence[Result]]],
         *,
         tasks: Tasks,
         max_items: int,
@@ -53,6 +63,7 @@ class Batcher(Generic[Item, Result]):
         late: Callable[[Item, Result], None] | None = None,
     ) -> None:
         self._name = name
+        self._lane = lane
         self._run = run
         self._tasks = tasks
         self._max_items = max_items
@@ -81,7 +92,7 @@ class Batcher(Generic[Item, Result]):
         if self._pumps == 0:
             self._start_pump()
         elif self._pumps < self._side_by_side and self._late_start is None:
-            self._late_start = loop.call_at(self._last_start + SLOW_SECONDS, self._start_beside)
+            self._late_start = loop.call_later(SLOW_SECONDS, self._start_beside)
         return future
 
     def _start_beside(self) -> None:
@@ -90,7 +101,7 @@ class Batcher(Generic[Item, Result]):
             return
         loop = asyncio.get_running_loop()
         if self._pumps and loop.time() < self._last_start + SLOW_SECONDS:  # another batch has begun meanwhile
-            self._late_start = loop.call_at(self._last_start + SLOW_SECONDS, self._start_beside)
+            self._late_start = loop.call_later(SLOW_SECONDS, self._start_beside)
         else:
             self._start_pump()
 
@@ -114,14 +125,19 @@ class Batcher(Generic[Item, Result]):
                 future.set_exception(StoreUnavailable("the store did not answer in time"))
 
     async def _pump(self) -> None:
+        lane = self._lane()
         try:
             while self._waiting:
-                await self._run_batch(self._next_batch())
+                await self._run_batch(lane, self._next_batch())
+        except BaseException:
+            self._tasks.spawn(lane.close(), "give a connection back")
+            raise
         finally:
             self._pumps -= 1
             if self._pumps == 0:
                 self._fail(self._waiting, StoreUnavailable("the store is closed"))
                 self._waiting.clear()
+        await lane.close()
 
     def _next_batch(self) -> list[tuple[Item, asyncio.Future[Result]]]:
         self._last_start = asyncio.get_running_loop().time()
@@ -137,22 +153,22 @@ class Batcher(Generic[Item, Result]):
                 batch.append((item, future))
         return batch
 
-    async def _run_batch(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
+    async def _run_batch(self, lane: LaneT, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
         if not batch:
             return
         try:
-            results = await self._run([item for item, _ in batch])
+            results = await self._run(lane, [item for item, _ in batch])
         except BadItem as bad:
             if len(batch) == 1:
                 self._fail(batch, StoreUnavailable(str(bad)))
                 return
-            for single in batch:  # a bad item fails alone, never its batch
-                await self._run_batch([single])
         except StoreUnavailable as failure:
             self._fail(batch, failure)
+            return
         except Exception:  # a fault of ours, which must not stop those who come behind
             log.exception("store statement %s failed", self._name)
             self._fail(batch, StoreUnavailable("the statement failed"))
+            return
         except BaseException:
             self._fail(batch, StoreUnavailable("the statement was given up"))
             raise
@@ -162,6 +178,9 @@ class Batcher(Generic[Item, Result]):
                     future.set_result(result)
                 elif self._late is not None:
                     self._late(item, result)
+            return
+        for single in batch:  # a bad item fails alone, never its batch
+            await self._run_batch(lane, [single])
 
     @staticmethod
     def _fail(batch: Iterable[tuple[Item, asyncio.Future[Result]]], failure: StoreUnavailable) -> None:

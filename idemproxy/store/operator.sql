@@ -1,6 +1,7 @@
 -- The statements for operators: finding and steering records, and what is written about them. None is on the way of
--- a client's request. Like those of queries.sql they stay within what a table distributed by key can do. Those that go
--- along an index of operators say `attempt >= 1`, which is true of every record: see migration 0003.
+-- a client's request. Like those of queries.sql they stay within what a table distributed by key can do. What is
+-- completed and what is open have indexes of their own (migration 0004): a statement says which of them it is about.
+-- `attempt >= 1` is true of every record, and said only by what is to go along the index of what is open.
 
 -- name: record_columns
 -- What is shown of a record. Its answer's size is known without reading it.
@@ -33,13 +34,17 @@ SELECT count(*) FROM (
 SELECT count(*), extract(epoch FROM now() - min(claimed_at))::float8 AS oldest FROM (
     SELECT claimed_at FROM idemproxy.records
      WHERE attempt >= 1 AND state <> 'completed' AND (state = 'unknown' OR lease_until <= now()) AND expires_at > now()
-     ORDER BY claimed_at LIMIT $1
+     ORDER BY expires_at LIMIT $1
 ) AS few;
 
 -- name: count_expired
 -- What the sweep has still to do.
 SELECT count(*) FROM (
-    SELECT 1 FROM idemproxy.records WHERE expires_at <= now() LIMIT $1
+    (SELECT 1 FROM idemproxy.records WHERE state = 'completed' AND expires_at <= now() LIMIT $1)
+    UNION ALL
+    (SELECT 1 FROM idemproxy.records
+      WHERE attempt >= 1 AND state <> 'completed' AND expires_at <= now() LIMIT $1)
+    LIMIT $1
 ) AS few;
 
 -- name: estimate_total
@@ -80,15 +85,9 @@ SELECT at, action, who, reason, before FROM idemproxy.changes
 SELECT key, scope, route, at, action, who, reason, before FROM idemproxy.changes
  ORDER BY at DESC LIMIT $1;
 
--- name: write_events
--- One batch. Ages are of the writer's clock, times are the database's.
-INSERT INTO idemproxy.events
-    (key, scope, route, at, id, event, shadow, count, status, attempt, fingerprint, trace, detail)
-SELECT key, scope, route, now() - age * interval '1 second', id, event, shadow, count, status, attempt, fingerprint,
-       trace, detail::jsonb
-  FROM unnest($1::text[], $2::bytea[], $3::text[], $4::float8[], $5::bigint[], $6::text[], $7::bool[], $8::int[],
-              $9::int[], $10::int[], $11::bytea[], $12::text[], $13::text[])
-       AS new (key, scope, route, age, id, event, shadow, count, status, attempt, fingerprint, trace, detail);
+-- name: begin_events
+-- What time it is, for a batch of events that is written in this transaction; its commit need not wait for the disk.
+SELECT clock_timestamp() FROM set_config('synchronous_commit', 'off', true);
 
 -- name: record_events
 SELECT at, event, shadow, count, status, attempt, trace, detail FROM idemproxy.events
@@ -101,13 +100,15 @@ SELECT key, scope, route, at, event, shadow, count, status, attempt, trace, deta
 
 -- name: find_same_writes
 -- For each of these writes the nearest earlier one of the same caller, route and fingerprint under another key. One look
--- at the index each: where every write is the same, all of them together would be a square.
+-- at the index each: where every write is the same, all of them together would be a square. Columns come as in
+-- queries.sql.
 SELECT wish.n, found.key, extract(epoch FROM now() - found.at)::float8 AS age
-  FROM unnest($1::int[], $2::text[], $3::bytea[], $4::text[], $5::bytea[], $6::float8[])
-       AS wish (n, key, scope, route, fingerprint, age)
+  FROM unnest(string_to_array($2, $1), string_to_array($3, $1), string_to_array($6, ' ')::float8[]) WITH ORDINALITY
+       AS wish (key, route, age, n)
  CROSS JOIN LATERAL (
            SELECT event.key, event.at FROM idemproxy.events AS event
-            WHERE event.scope = wish.scope AND event.route = wish.route AND event.fingerprint = wish.fingerprint
+            WHERE event.scope = substr($4::bytea, 32 * n::int - 31, 32) AND event.route = wish.route
+              AND event.fingerprint = substr($5::bytea, 33 * n::int - 32, 33)
               AND event.event = 'first_write' AND event.key <> wish.key
               AND event.at < now() - wish.age * interval '1 second'
               AND event.at > now() - (wish.age + $7::float8) * interval '1 second' AND event.shadow = $8
@@ -131,7 +132,7 @@ SELECT key, scope, route, at, shadow, detail FROM idemproxy.events
 -- name: sweep_events
 -- Delete one batch of events whose time is over.
 DELETE FROM idemproxy.events
- WHERE (key, scope, route, at, id) IN (
-           SELECT key, scope, route, at, id FROM idemproxy.events
+ WHERE (key, at, id) IN (
+           SELECT key, at, id FROM idemproxy.events
             WHERE at <= now() - $1::float8 * interval '1 second'
             ORDER BY at LIMIT $2);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import asyncpg
@@ -58,3 +59,15 @@ async def open_pool(
         server_settings=session,
         connect=Primary(dsn, pooled=pooled).connect,
     )
+
+
+async def is_writable(pool: asyncpg.Pool) -> bool:
+    """Whether the database answers right now, and takes writes."""
+    try:
+        async with asyncio.timeout(1.0), pool.acquire(timeout=ACQUIRE_SECONDS) as connection:
+            demoted: bool = await connection.fetchval("SELECT pg_is_in_recovery()")
+        if demoted:
+            await pool.expire_connections()
+        return not demoted
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+        return False

@@ -1,19 +1,25 @@
--- Every statement of the store. Each runs by itself (autocommit) and takes whole batches as arrays, sorted by id, so
--- that two replicas lock rows in one order. The database's clock alone decides what has lapsed or expired.
+-- Every statement of the store. Each runs by itself (autocommit) and takes whole batches, sorted by id, so that two
+-- replicas lock rows in one order. The database's clock alone decides what has lapsed or expired.
+-- Columns come as single values (store/columns.py): $1 separates the texts of $2 and $3, the keys and the routes; the
+-- scopes of $4, like all that is equally long, stand one after the other, the n-th at n times their length.
 -- All of them stay within what a table distributed by key can do: no sequence, no ctid, no FOR UPDATE in the sweep.
 -- Records are found by their primary key, item by item of the batch, whatever the planner believes of the table's size:
 -- `key = ANY (ARRAY[...])` means `key = ...`, but cannot be merged, so that no plan walks the whole index (store/pool.py
 -- has the rest of it); and what is asked of a record besides its key `IS TRUE`, where the planner would otherwise look
--- for it by expires_at.
+-- for it by expires_at. The statements of the sweep alone say that they want what is completed, or what is open: each
+-- has its own index.
 
 -- name: claim
--- Insert the claims whose ids are free; give back the tokens of those that won.
+-- Insert the claims whose ids are free; give back the tokens of those that won. Columns are unnested in the SELECT list,
+-- row by row: in FROM each of them is first written out as a table, which cost a twentieth of the statement.
 INSERT INTO idemproxy.records
     (key, scope, route, fingerprint, state, token, attempt, claimed_at, lease_until, expires_at)
-SELECT key, scope, route, fingerprint, 'claimed', token, 1, now(),
-       now() + lease * interval '1 second', now() + (lease + ttl) * interval '1 second'
-  FROM unnest($1::text[], $2::bytea[], $3::text[], $4::bytea[], $5::bytea[], $6::float8[], $7::float8[])
-       AS wish (key, scope, route, fingerprint, token, lease, ttl)
+SELECT key, substr($4::bytea, 32 * n - 31, 32), route, substr($5::bytea, 33 * n - 32, 33), 'claimed',
+       substr($6::bytea, 16 * n - 15, 16), 1, now(), now() + lease * interval '1 second',
+       now() + (lease + ttl) * interval '1 second'
+  FROM (SELECT unnest(string_to_array($2, $1)) AS key, unnest(string_to_array($3, $1)) AS route,
+               unnest(string_to_array($7, ' ')::float8[]) AS lease, unnest(string_to_array($8, ' ')::float8[]) AS ttl,
+               generate_series(1, octet_length($6::bytea) / 16) AS n) AS wish
 ON CONFLICT (key, scope, route) DO NOTHING
 RETURNING token;
 
@@ -25,23 +31,25 @@ SELECT wish.n, record.fingerprint, record.state, record.token, record.attempt,
        extract(epoch FROM record.lease_until - now())::float8 AS lease_left,
        extract(epoch FROM now() - record.expires_at)::float8 AS expired_since,
        record.status, record.headers, record.body
-  FROM unnest($1::int[], $2::text[], $3::bytea[], $4::text[]) AS wish (n, key, scope, route)
+  FROM unnest(string_to_array($2, $1), string_to_array($3, $1)) WITH ORDINALITY AS wish (key, route, n)
   JOIN idemproxy.records AS record
-    ON record.key = ANY (ARRAY[wish.key]) AND record.scope = wish.scope AND record.route = wish.route;
+    ON record.key = ANY (ARRAY[wish.key]) AND record.scope = substr($4::bytea, 32 * n::int - 31, 32)
+   AND record.route = wish.route;
 
 -- name: take_over
 -- Claim records that have lapsed or expired and that still have the token the claimant saw. A lapsed one goes into
 -- its next attempt; an expired one begins anew.
 UPDATE idemproxy.records AS record
-   SET fingerprint = wish.fingerprint, state = 'claimed', token = wish.token,
+   SET fingerprint = substr($5::bytea, 33 * n::int - 32, 33), state = 'claimed',
+       token = substr($6::bytea, 16 * n::int - 15, 16),
        attempt = CASE WHEN record.expires_at <= now() THEN 1 ELSE record.attempt + 1 END,
        claimed_at = now(), settled_at = NULL, status = NULL, headers = NULL, body = NULL,
        lease_until = now() + wish.lease * interval '1 second',
        expires_at = now() + (wish.lease + wish.ttl) * interval '1 second'
-  FROM unnest($1::text[], $2::bytea[], $3::text[], $4::bytea[], $5::bytea[], $6::float8[], $7::float8[], $8::bytea[])
-       AS wish (key, scope, route, fingerprint, token, lease, ttl, seen)
- WHERE record.key = ANY (ARRAY[wish.key]) AND record.scope = wish.scope AND record.route = wish.route
-   AND record.token = wish.seen
+  FROM unnest(string_to_array($2, $1), string_to_array($3, $1), string_to_array($7, ' ')::float8[],
+              string_to_array($8, ' ')::float8[]) WITH ORDINALITY AS wish (key, route, lease, ttl, n)
+ WHERE record.key = ANY (ARRAY[wish.key]) AND record.scope = substr($4::bytea, 32 * n::int - 31, 32)
+   AND record.route = wish.route AND record.token = substr($9::bytea, 16 * n::int - 15, 16)
    AND (record.expires_at <= now() OR (record.state <> 'completed' AND record.lease_until <= now()))
 RETURNING record.token, record.attempt;
 
@@ -50,10 +58,11 @@ RETURNING record.token, record.attempt;
 UPDATE idemproxy.records AS record
    SET lease_until = now() + held.lease * interval '1 second',
        expires_at = now() + (held.lease + held.ttl) * interval '1 second'
-  FROM unnest($1::text[], $2::bytea[], $3::text[], $4::bytea[], $5::float8[], $6::float8[])
-       AS held (key, scope, route, token, lease, ttl)
- WHERE record.key = ANY (ARRAY[held.key]) AND record.scope = held.scope AND record.route = held.route
-   AND record.token = held.token AND record.state = 'claimed'
+  FROM unnest(string_to_array($2, $1), string_to_array($3, $1), string_to_array($6, ' ')::float8[],
+              string_to_array($7, ' ')::float8[]) WITH ORDINALITY AS held (key, route, lease, ttl, n)
+ WHERE record.key = ANY (ARRAY[held.key]) AND record.scope = substr($4::bytea, 32 * n::int - 31, 32)
+   AND record.route = held.route AND record.token = substr($5::bytea, 16 * n::int - 15, 16)
+   AND record.state = 'claimed'
 RETURNING record.token;
 
 -- name: complete
@@ -61,29 +70,34 @@ RETURNING record.token;
 -- An owner whose lease lapsed unnoticed may still complete, as long as nobody else has taken over.
 UPDATE idemproxy.records AS record
    SET state = 'completed', settled_at = now(), expires_at = now() + held.ttl * interval '1 second',
-       status = held.status, headers = held.headers, body = held.body
-  FROM unnest($1::text[], $2::bytea[], $3::text[], $4::bytea[], $5::float8[], $6::int[], $7::bytea[], $8::bytea[])
-       AS held (key, scope, route, token, ttl, status, headers, body)
- WHERE record.key = ANY (ARRAY[held.key]) AND record.scope = held.scope AND record.route = held.route
-   AND record.token = held.token
+       status = held.status, headers = substr($11::bytea, held.starts, held.headers),
+       body = substr($11::bytea, held.starts + held.headers, held.body)
+  FROM unnest(string_to_array($2, $1), string_to_array($3, $1), string_to_array($6, ' ')::float8[],
+              string_to_array($7, ' ')::int[], string_to_array($8, ' ')::int[],
+              string_to_array($9, ' ', '-')::int[], string_to_array($10, ' ', '-')::int[]) WITH ORDINALITY
+       AS held (key, route, ttl, status, starts, headers, body, n)
+ WHERE record.key = ANY (ARRAY[held.key]) AND record.scope = substr($4::bytea, 32 * n::int - 31, 32)
+   AND record.route = held.route AND record.token = substr($5::bytea, 16 * n::int - 15, 16)
 RETURNING record.token;
 
 -- name: mark_unknown
 -- The request was sent and no whole answer came. The lease runs on: until it lapses the upstream may be at work.
 UPDATE idemproxy.records AS record
    SET state = 'unknown', settled_at = now(), expires_at = now() + (held.lease + held.ttl) * interval '1 second'
-  FROM unnest($1::text[], $2::bytea[], $3::text[], $4::bytea[], $5::float8[], $6::float8[])
-       AS held (key, scope, route, token, lease, ttl)
- WHERE record.key = ANY (ARRAY[held.key]) AND record.scope = held.scope AND record.route = held.route
-   AND record.token = held.token AND record.state <> 'completed'
+  FROM unnest(string_to_array($2, $1), string_to_array($3, $1), string_to_array($6, ' ')::float8[],
+              string_to_array($7, ' ')::float8[]) WITH ORDINALITY AS held (key, route, lease, ttl, n)
+ WHERE record.key = ANY (ARRAY[held.key]) AND record.scope = substr($4::bytea, 32 * n::int - 31, 32)
+   AND record.route = held.route AND record.token = substr($5::bytea, 16 * n::int - 15, 16)
+   AND record.state <> 'completed'
 RETURNING record.token;
 
 -- name: release
 -- Nothing happened upstream, or its answer is not kept: the key is free again.
 DELETE FROM idemproxy.records AS record
- USING unnest($1::text[], $2::bytea[], $3::text[], $4::bytea[]) AS held (key, scope, route, token)
- WHERE record.key = ANY (ARRAY[held.key]) AND record.scope = held.scope AND record.route = held.route
-   AND record.token = held.token AND record.state <> 'completed'
+ USING unnest(string_to_array($2, $1), string_to_array($3, $1)) WITH ORDINALITY AS held (key, route, n)
+ WHERE record.key = ANY (ARRAY[held.key]) AND record.scope = substr($4::bytea, 32 * n::int - 31, 32)
+   AND record.route = held.route AND record.token = substr($5::bytea, 16 * n::int - 15, 16)
+   AND record.state <> 'completed'
 RETURNING record.token;
 
 -- name: steps
@@ -99,11 +113,19 @@ SELECT route,
  ORDER BY claimed_at LIMIT 1000;
 
 -- name: expired
--- One batch of records whose time, and whose time as a tombstone, is over. It begins where the last one ended: what
--- lies behind has been deleted, but a vacuum has not yet taken it out of the index.
+-- One batch of completed records whose time, and whose time as a tombstone, is over. It begins where the last one
+-- ended: what lies behind has been deleted, but a vacuum has not yet taken it out of the index.
 SELECT key, scope, route, expires_at
   FROM idemproxy.records
- WHERE expires_at >= $1 AND expires_at <= now() - $2::float8 * interval '1 second'
+ WHERE state = 'completed' AND expires_at >= $1 AND expires_at <= now() - $2::float8 * interval '1 second'
+ ORDER BY expires_at LIMIT $3;
+
+-- name: given_up
+-- The same of records that nobody has completed: their outcome stayed unknown until their time was over.
+SELECT key, scope, route, expires_at
+  FROM idemproxy.records
+ WHERE attempt >= 1 AND state <> 'completed'
+   AND expires_at >= $1 AND expires_at <= now() - $2::float8 * interval '1 second'
  ORDER BY expires_at LIMIT $3;
 
 -- name: sweep
@@ -119,7 +141,8 @@ RETURNING record.key, record.scope, record.route;
 -- behind are tombstones that have lost theirs.
 SELECT key, scope, route, expires_at
   FROM idemproxy.records
- WHERE expires_at >= $1 AND expires_at <= now() - $2::float8 * interval '1 second' AND body IS NOT NULL
+ WHERE state = 'completed' AND expires_at >= $1 AND expires_at <= now() - $2::float8 * interval '1 second'
+   AND body IS NOT NULL
  ORDER BY expires_at LIMIT $3;
 
 -- name: strip

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -20,12 +21,15 @@ from idemproxy.ports import StoreUnavailable
 from idemproxy.store import queries
 from idemproxy.store.packing import pack, unpack
 from idemproxy.store.purges import CHANNEL, purged
-from idemproxy.store.search import ORDERS, Search, statement
+from idemproxy.store.search import ORDERS, Search, end_of_part, statement
 
 ACQUIRE_SECONDS = 1.0
 COUNT_LIMIT = 10_000
 """Counts end here: beyond it, the exact number helps nobody and would cost a scan."""
 HISTORY_LIMIT = 200
+LOOKING_SECONDS = 0.5
+"""How long a page is looked for before it is given back unfilled, with the place where to go on: as long as nobody
+minds, and far below what a statement is given."""
 FAULTS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
 """Whatever goes wrong between here and the database; TimeoutError is an OSError."""
 
@@ -78,13 +82,28 @@ class Records:
         self._sql = {name: text.replace("{record_columns}", columns) for name, text in self._sql.items()}
 
     async def find(self, search: Search) -> Page:
-        sql, arguments = statement(search, self._sql["record_columns"])
+        give_up = time.monotonic() + LOOKING_SECONDS
+        rows: list[asyncpg.Record] = []
         async with self._connection() as connection:
-            rows = await connection.fetch(sql, *arguments)
+            while True:
+                end = await self._end_of_part(connection, search)
+                sql, arguments = statement(search, self._sql["record_columns"], end)
+                rows += await connection.fetch(sql, *arguments)
+                if end is None or len(rows) > search.limit or time.monotonic() > give_up:
+                    break
+                search = replace(search, after=end)
         page = rows[: search.limit]
         more = len(rows) > search.limit
-        last = tuple(page[-1][column] for column in ORDERS[search.order].columns) if more else None
+        last = tuple(page[-1][column] for column in ORDERS[search.order].columns) if more else end
         return Page([_record(row) for row in page], last)
+
+    async def _end_of_part(self, connection: PoolConnectionProxy, search: Search) -> tuple[Any, ...] | None:
+        """How far a search may look at a time; None where it goes to the end."""
+        if not search.in_parts:
+            return None
+        sql, arguments = end_of_part(search)
+        row = await connection.fetchrow(sql, *arguments)
+        return tuple(row) if row else None
 
     async def show(self, id: RecordId, *, answer: bool = False) -> Record | None:
         async with self._connection() as connection:

@@ -45,6 +45,10 @@ def deletions() -> Walk:
     return Walk("expired", "sweep")
 
 
+def deletions_of_open() -> Walk:
+    return Walk("given_up", "sweep")
+
+
 def strippings() -> Walk:
     """Worth keeping from round to round: tombstones may be many, and those that have lost their answers stay."""
     return Walk("answered", "strip")
@@ -54,11 +58,13 @@ async def sweep(
     pool: asyncpg.Pool, tombstone_seconds: float, swept: Swept | None = None, tombstones: Walk | None = None
 ) -> int:
     """Batch after batch, until nothing expired is left; how many records went. Tombstones then lose their answers."""
-    count = await _in_batches(pool, deletions(), tombstone_seconds, swept)
+    count = 0
+    for walk in (deletions(), deletions_of_open()):
+        count += await _in_batches(pool, walk, tombstone_seconds, swept)
     if tombstone_seconds > 0:
-        walk = tombstones or strippings()
-        await _in_batches(pool, walk, 0)
-        walk.since = max(BEGINNING, walk.since - OVERLAP)
+        stripping = tombstones or strippings()
+        await _in_batches(pool, stripping, 0)
+        stripping.since = max(BEGINNING, stripping.since - OVERLAP)
     return count
 
 

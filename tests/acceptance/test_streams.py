@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from tests.conftest import StartProxy
+from tests.support.compiled import interpreted_only
 from tests.support.process import until
 from tests.support.rawserver import RawServer
 from tests.support.script import EVENTS, HOLD, Script, chunk, state, until_state
@@ -80,6 +81,7 @@ async def test_a_stream_cut_by_the_upstream_is_unknown_and_cut_for_the_client(
         assert await state(rows) == "unknown"
 
 
+@interpreted_only
 async def test_a_fault_of_the_proxys_own_leaves_no_client_waiting(
     proxy: StartProxy, rows: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from idemproxy.edge import clients
 from tests.conftest import StartProxy
+from tests.support.compiled import interpreted_only
 from tests.support.process import free_port, until
 from tests.support.rawserver import Handler, RawServer, answering, closing_after, read_request
 from tests.support.wire import Wire, connected
@@ -165,6 +166,7 @@ async def test_an_early_refusal_reaches_a_client_that_is_still_sending(proxy: St
         assert b"Connection: close" in lines(head)
 
 
+@interpreted_only
 async def test_a_slow_client_gets_all_of_an_answer_that_came_early(
     proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from aiohttp import web
 from idemproxy.edge import clients
 from idemproxy.service import Service
 from tests.conftest import StartProxy
+from tests.support.compiled import interpreted_only
 from tests.support.orders import orders_api
 from tests.support.process import fetch, until
 
@@ -340,6 +341,7 @@ async def test_more_requests_than_fit_are_told_to_come_back(proxy: StartProxy) -
         assert orders.executions == 3
 
 
+@interpreted_only
 async def test_a_client_that_takes_nothing_loses_its_place(proxy: StartProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "WRITE_STALL_SECONDS", 0.3)
     async with orders_api() as orders, proxy(orders.url) as service:

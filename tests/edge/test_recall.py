@@ -13,6 +13,7 @@ from idemproxy.edge.limits import ClientLimits
 from idemproxy.edge.recall import MAX_KNOWN
 from idemproxy.service import Service
 from tests.conftest import StartProxy
+from tests.support.compiled import interpreted_only
 from tests.support.orders import orders_api
 from tests.support.process import until
 from tests.support.wire import Wire, connected
@@ -48,6 +49,7 @@ def heads(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return read
 
 
+@interpreted_only
 async def test_from_the_second_replay_on_it_is_not_read_again(proxy: StartProxy, heads: list[bytes]) -> None:
     async with orders_api() as orders, proxy(orders.url, cache_bytes=MIB) as service, connected(service.port) as wire:
         await trusted(service)
@@ -177,6 +179,7 @@ async def test_a_connection_that_shall_end_ends(proxy: StartProxy) -> None:
         assert orders.executions == 1
 
 
+@interpreted_only
 async def test_only_so_many_are_known(proxy: StartProxy, monkeypatch: pytest.MonkeyPatch, heads: list[bytes]) -> None:
     assert MAX_KNOWN > 2
     monkeypatch.setattr("idemproxy.edge.recall.MAX_KNOWN", 2)

@@ -26,8 +26,11 @@ import pytest
 from tests.conftest import with_database
 from tests.failure.control import Control
 from tests.failure.rig import Client, Rig
+from tests.support.compiled import interpreted_only
 from tests.support.link import Link, far_end
 from tests.support.process import ROOT
+
+pytestmark = interpreted_only
 
 TABLES = {
     "sigkill": """

@@ -110,6 +110,34 @@ async def test_pages_follow_one_another_without_gap_or_repetition(
         assert paged == whole
 
 
+@pytest.mark.parametrize("query", ["scope=00", "route=POST*", "scope=00&state=expired", "route=POST*&state=completed"])
+async def test_a_search_by_caller_or_route_goes_through_the_list_in_parts_and_misses_nothing(
+    proxy: StartProxy, rows: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    await several_states(rows)
+    await rows.execute(
+        "INSERT INTO idemproxy.records SELECT key || n, CASE WHEN n % 3 = 0 THEN scope ELSE sha256(scope) END, "
+        "CASE WHEN n % 3 = 0 THEN route ELSE 'PATCH /orders' END, fingerprint, state, token, attempt, "
+        "claimed_at - n * interval '7 seconds', lease_until, settled_at, expires_at, status, headers, body "
+        "FROM idemproxy.records, generate_series(1, 9) AS n"
+    )
+    async with proxy(UPSTREAM) as service:
+        whole = await keys_of(service, f"{query}&limit=500")
+        assert len(whole) == len(set(whole)) > 2
+        monkeypatch.setattr("idemproxy.store.search.PART", 4)
+        assert await keys_of(service, f"{query}&limit=500") == whole
+        monkeypatch.setattr("idemproxy.store.records.LOOKING_SECONDS", 0)
+        for limit in (1, 3, 500):
+            pages: list[list[str]] = []
+            place: str | None = ""
+            while place is not None:
+                page = (await ask(service, f"/api/records?{query}&limit={limit}&after={place}")).json
+                pages.append([record["key"] for record in page["records"]])
+                place = page["next"]
+            assert [key for keys in pages for key in keys] == whole
+            assert len(pages) > 1, "a page ends where a part ends"
+
+
 @pytest.mark.parametrize(
     "query",
     [

@@ -18,10 +18,12 @@ from idemproxy.operator import audit as audit_module
 from idemproxy.operator.audit import Audit
 from idemproxy.operator.metrics import Metrics
 from idemproxy.service import Service
-from idemproxy.store.events import Event, Events, Kind
+from idemproxy.store.event import Event, Kind
+from idemproxy.store.events import Events
 from idemproxy.store.pool import open_pool
 from tests.conftest import StartProxy
 from tests.operator.support import ask
+from tests.support.compiled import interpreted_only
 from tests.support.orders import orders_api
 
 ADA = {"Authorization": "Bearer ada", "Idempotency-Key": "order-1"}
@@ -126,6 +128,7 @@ async def test_what_is_left_in_the_queue_is_written_at_the_end(proxy: StartProxy
     assert await events(rows) == [("first_write", 1)]
 
 
+@interpreted_only
 async def test_a_full_queue_drops_and_counts_and_never_grows(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_module, "QUEUE_MAX", 3)
     pool = await open_pool(database, 100)

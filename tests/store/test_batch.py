@@ -12,6 +12,11 @@ from idemproxy.store.batch import SLOW_SECONDS, BadItem, Batcher
 from idemproxy.tasks import Tasks
 
 
+class Track:
+    async def close(self) -> None:
+        pass
+
+
 class Statement:
     """Runs batches of numbers: each ends when the gate is open, and answers with ten times the number."""
 
@@ -23,7 +28,7 @@ class Statement:
         self.bad: set[int] = set()
         self.failure: BaseException | None = None
 
-    async def __call__(self, items: Sequence[int]) -> Sequence[int]:
+    async def __call__(self, lane: Track, items: Sequence[int]) -> Sequence[int]:
         self.batches.append(list(items))
         self.started.set()
         await self.gate.wait()
@@ -37,7 +42,7 @@ class Statement:
 
 async def test_an_idle_batcher_sends_at_once() -> None:
     statement = Statement()
-    batcher = Batcher("count", statement, tasks=Tasks(), max_items=10)
+    batcher = Batcher("count", Track, statement, tasks=Tasks(), max_items=10)
     assert await batcher.submit(1) == 10
     assert await batcher.submit(2) == 20
     assert statement.batches == [[1], [2]]
@@ -46,7 +51,7 @@ async def test_an_idle_batcher_sends_at_once() -> None:
 async def test_what_arrives_while_a_statement_is_under_way_travels_together_in_order() -> None:
     statement = Statement()
     statement.gate.clear()
-    batcher = Batcher("count", statement, tasks=Tasks(), max_items=10)
+    batcher = Batcher("count", Track, statement, tasks=Tasks(), max_items=10)
     first = batcher.submit(1)
     await statement.started.wait()
     rest = [batcher.submit(number) for number in (5, 3, 4, 2)]
@@ -58,7 +63,7 @@ async def test_what_arrives_while_a_statement_is_under_way_travels_together_in_o
 async def test_a_batch_that_waits_for_the_disk_does_not_hold_up_the_next() -> None:
     statement = Statement()
     statement.gate.clear()
-    batcher = Batcher("count", statement, tasks=Tasks(), max_items=10, side_by_side=2)
+    batcher = Batcher("count", Track, statement, tasks=Tasks(), max_items=10, side_by_side=2)
     results = [batcher.submit(1)]
     await statement.started.wait()
     statement.started.clear()
@@ -74,7 +79,7 @@ async def test_a_batch_that_waits_for_the_disk_does_not_hold_up_the_next() -> No
 
 async def test_a_quick_batch_is_waited_for() -> None:
     statement = Statement()
-    batcher = Batcher("count", statement, tasks=Tasks(), max_items=10, side_by_side=2)
+    batcher = Batcher("count", Track, statement, tasks=Tasks(), max_items=10, side_by_side=2)
     results = [batcher.submit(1)]
     await asyncio.sleep(0)
     results += [batcher.submit(2), batcher.submit(3)]
@@ -84,14 +89,14 @@ async def test_a_quick_batch_is_waited_for() -> None:
 
 async def test_a_batch_has_at_most_so_many_items() -> None:
     statement = Statement()
-    batcher = Batcher("count", statement, tasks=Tasks(), max_items=3)
+    batcher = Batcher("count", Track, statement, tasks=Tasks(), max_items=3)
     assert await asyncio.gather(*(batcher.submit(n) for n in range(7))) == [n * 10 for n in range(7)]
     assert statement.batches == [[0, 1, 2], [3, 4, 5], [6]]
 
 
 async def test_a_batch_has_at_most_such_a_size_and_a_single_larger_item_travels_alone() -> None:
     statement = Statement()
-    batcher = Batcher("count", statement, tasks=Tasks(), max_items=10, size=lambda item: item, max_size=10)
+    batcher = Batcher("count", Track, statement, tasks=Tasks(), max_items=10, size=lambda item: item, max_size=10)
     await asyncio.gather(*(batcher.submit(n) for n in (4, 6, 1, 50, 9, 1)))
     assert statement.batches == [[4, 6], [1], [50], [9, 1]]
 
@@ -99,7 +104,7 @@ async def test_a_batch_has_at_most_such_a_size_and_a_single_larger_item_travels_
 async def test_a_bad_item_fails_alone() -> None:
     statement = Statement()
     statement.bad = {2}
-    batcher = Batcher("count", statement, tasks=Tasks(), max_items=10)
+    batcher = Batcher("count", Track, statement, tasks=Tasks(), max_items=10)
     heard = await asyncio.gather(*(batcher.submit(n) for n in (1, 2, 3)), return_exceptions=True)
     assert heard[0] == 10
     assert isinstance(heard[1], StoreUnavailable)
@@ -110,7 +115,7 @@ async def test_a_bad_item_fails_alone() -> None:
 async def test_an_outage_is_told_to_all_in_the_batch_and_to_nobody_after() -> None:
     statement = Statement()
     statement.failure = StoreUnavailable("gone")
-    batcher = Batcher("count", statement, tasks=Tasks(), max_items=2)
+    batcher = Batcher("count", Track, statement, tasks=Tasks(), max_items=2)
     heard = await asyncio.gather(*(batcher.submit(n) for n in (1, 2, 3)), return_exceptions=True)
     assert [type(one) for one in heard[:2]] == [StoreUnavailable, StoreUnavailable]
     assert heard[2] == 30
@@ -119,7 +124,7 @@ async def test_an_outage_is_told_to_all_in_the_batch_and_to_nobody_after() -> No
 async def test_a_fault_of_ours_ends_its_batch_and_those_behind_it_still_run(caplog: pytest.LogCaptureFixture) -> None:
     statement = Statement()
     statement.failure = RuntimeError("a bug")
-    batcher = Batcher("count", statement, tasks=Tasks(), max_items=1)
+    batcher = Batcher("count", Track, statement, tasks=Tasks(), max_items=1)
     async with asyncio.timeout(10):
         heard = await asyncio.gather(*(batcher.submit(n) for n in (1, 2)), return_exceptions=True)
     assert isinstance(heard[0], StoreUnavailable)
@@ -130,7 +135,7 @@ async def test_a_fault_of_ours_ends_its_batch_and_those_behind_it_still_run(capl
 async def test_who_stops_waiting_before_the_statement_is_left_out_of_it() -> None:
     statement = Statement()
     statement.gate.clear()
-    batcher = Batcher("count", statement, tasks=Tasks(), max_items=10)
+    batcher = Batcher("count", Track, statement, tasks=Tasks(), max_items=10)
     first = batcher.submit(1)
     await statement.started.wait()
     gone, stays = batcher.submit(2), batcher.submit(3)
@@ -146,7 +151,7 @@ async def test_what_was_done_for_somebody_who_no_longer_waits_is_reported() -> N
     late: list[tuple[int, int]] = []
     tasks = Tasks()
     batcher = Batcher(
-        "count", statement, tasks=tasks, max_items=10, late=lambda item, result: late.append((item, result))
+        "count", Track, statement, tasks=tasks, max_items=10, late=lambda item, result: late.append((item, result))
     )
     gone, stays = batcher.submit(1), batcher.submit(2)
     await statement.started.wait()
@@ -161,7 +166,7 @@ async def test_when_it_is_cancelled_nobody_is_left_waiting() -> None:
     statement = Statement()
     statement.gate.clear()
     tasks = Tasks()
-    batcher = Batcher("count", statement, tasks=tasks, max_items=1)
+    batcher = Batcher("count", Track, statement, tasks=tasks, max_items=1)
     waiting = [batcher.submit(n) for n in (1, 2)]
     await statement.started.wait()
     await tasks.cancel()
@@ -176,6 +181,7 @@ async def test_who_has_waited_too_long_is_told_and_what_was_done_for_them_is_rep
     late: list[tuple[int, int]] = []
     batcher = Batcher(
         "count",
+        Track,
         statement,
         tasks=Tasks(),
         max_items=1,

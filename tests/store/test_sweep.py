@@ -77,6 +77,22 @@ async def test_a_live_claim_and_an_unknown_outcome_are_never_touched(
         assert await store.complete(running, CREATED, kept=True)
 
 
+async def test_what_nobody_has_completed_goes_when_its_time_is_over(
+    database: str, pool: asyncpg.Pool, rows: asyncpg.Connection
+) -> None:
+    await fill(rows, "old", 1, expired_since=1)
+    async with store_on(database) as store:
+        assert isinstance(await store.claim(claim_of("abandoned")), Lease)
+        lost = await store.claim(claim_of("lost"))
+        assert isinstance(lost, Lease)
+        await store.mark_unknown(lost)
+    await rows.execute(EXPIRE)
+    gone: list[str] = []
+    assert await sweep(pool, 0, lambda ids: gone.extend(id.key for id in ids)) == 3
+    assert sorted(gone) == ["abandoned", "lost", "old-1"]
+    assert await count(rows) == 0
+
+
 async def test_a_record_that_is_claimed_anew_while_the_sweep_waits_for_it_stays(
     database: str, pool: asyncpg.Pool, rows: asyncpg.Connection
 ) -> None:
