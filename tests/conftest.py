@@ -16,9 +16,17 @@ import pytest
 from idemproxy.service import Service
 from idemproxy.settings import load
 from idemproxy.store.migrate import migrate
+from tests.support.compiled import stale
 from tests.support.postgres import choose, has_binaries, has_docker, postgres_server
 
 TEMPLATE = "idemproxy_template"
+
+
+def pytest_configure() -> None:
+    if changed := stale():
+        pytest.exit(f"changed since compiled: {', '.join(changed)}; run `python hatch_build.py`, with --clean for none")
+
+
 _numbers = itertools.count()
 
 

@@ -49,7 +49,7 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     ours = {
         f"idemproxy/{path.relative_to(package)}"
         for path in package.rglob("*")
-        if path.is_file() and path.suffix != ".pyc"
+        if path.is_file() and path.suffix not in (".pyc", ".so")
     }
     ours |= {f"idemproxy/migrations/{path.name}" for path in (ROOT / "migrations").glob("*.sql")}
     assert {"idemproxy/py.typed", "idemproxy/store/queries.sql", "idemproxy/migrations/0001_records.sql"} <= ours
