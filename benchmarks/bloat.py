@@ -17,7 +17,9 @@ from pathlib import Path
 import asyncpg
 import click
 
+from idemproxy.core.record import RecordId
 from idemproxy.store import queries
+from idemproxy.store.columns import answers, identified, numbers, seconds
 from idemproxy.store.embedded import EmbeddedPostgres
 from idemproxy.store.migrate import migrate
 from idemproxy.store.pool import open_pool
@@ -51,11 +53,11 @@ async def write(pool: asyncpg.Pool, keys: int, *, ttl: float = AT_ONCE) -> None:
     async with pool.acquire() as connection:
         for start in range(0, keys, BATCH_ITEMS):
             number = min(BATCH_ITEMS, keys - start)
-            ids = sorted(str(uuid.uuid4()) for _ in range(number)), [SCOPE] * number, ["POST /orders"] * number
-            tokens = [os.urandom(16) for _ in range(number)]
-            await connection.fetch(sql["claim"], *ids, [FINGERPRINT] * number, tokens, [30.0] * number, [ttl] * number)
-            answers = [201] * number, [HEADERS] * number, [BODY] * number
-            done = await connection.fetch(sql["complete"], *ids, tokens, [ttl] * number, *answers)
+            ids = identified(sorted(RecordId(str(uuid.uuid4()), SCOPE, "POST /orders") for _ in range(number)))
+            tokens, ttls = os.urandom(16 * number), seconds([ttl] * number)
+            await connection.fetch(sql["claim"], *ids, FINGERPRINT * number, tokens, seconds([30.0] * number), ttls)
+            kept = answers([(HEADERS, BODY)] * number)
+            done = await connection.fetch(sql["complete"], *ids, tokens, ttls, numbers([201] * number), *kept)
             if len(done) != number:
                 raise RuntimeError(f"{number - len(done)} of {number} claims were not completed")
 

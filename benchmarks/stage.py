@@ -50,9 +50,21 @@ http {{
 """
 
 
-def missing() -> list[str]:
+def compiled() -> bool:
+    """Whether what is measured is compiled, and from the sources as they are."""
+    package = ROOT / "idemproxy"
+    built = {path: path.parent / f"{path.name.partition('.')[0]}.py" for path in package.rglob("*.so")}
+    return bool(built) and all(source.stat().st_mtime <= path.stat().st_mtime for path, source in built.items())
+
+
+def missing(*, plain: bool) -> list[str]:
     """What has to be installed before a run, one line each."""
-    lines = [f"{tool}: {why}" for tool, why in TOOLS.items() if shutil.which(tool) is None]
+    lines = []
+    if plain and any((ROOT / "idemproxy").rglob("*.so")):
+        lines.append("idemproxy as plain Python: python hatch_build.py --clean")
+    if not plain and not compiled():
+        lines.append("idemproxy, compiled: python hatch_build.py (or measure it --plain)")
+    lines += [f"{tool}: {why}" for tool, why in TOOLS.items() if shutil.which(tool) is None]
     lines += [
         f"{name}: pip install -e '.[bench]'"
         for module, name in PACKAGES.items()
