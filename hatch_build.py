@@ -33,6 +33,7 @@ COMPILED = (
     "probing.py",
     "recording.py",
     "settling.py",
+    "tasks.py",
     "wire.py",
     "store/batch.py",
     "store/cache.py",

@@ -106,6 +106,7 @@ class Exchange:
         self._observer = observer
         self._hop = hop
         self._limits = limits
+        self.loop = asyncio.get_running_loop()
         self.tasks = Tasks()
         """What goes on when its request has been answered: recordings, late settlements. A drain waits for them."""
         self.settler = Settler(store, observer, self.tasks)
@@ -145,8 +146,7 @@ class Exchange:
 
     async def _decide(self, claim: Claim, policy: Policy) -> Forward | Probe | Replay | Refuse:
         """Claim, and follow the judge until there is something to do for this request."""
-        loop = asyncio.get_running_loop()
-        give_up = loop.time() + policy.wait_seconds
+        give_up = time.monotonic() + policy.wait_seconds
         looks = turns = 0
         found = await self._store.claim(claim)
         while True:
@@ -158,7 +158,7 @@ class Exchange:
                         raise StoreUnavailable("the record changes hands too often")
                     found = await self._store.take_over(claim, seen)
                 case Wait(otherwise=problem):
-                    left = give_up - loop.time()
+                    left = give_up - time.monotonic()
                     if left <= 0:
                         return Refuse(problem)
                     pause = WAIT_PAUSES[min(looks, len(WAIT_PAUSES) - 1)]
@@ -353,7 +353,7 @@ class Work:
         self.trail = trail
         self.goes_on = False
         self._running = exchange.running
-        self._settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._settled: asyncio.Future[None] = exchange.loop.create_future()
         self._running[lease.claim.id] = self._settled
         self._renewals = exchange.renewals
         self._renewals.start(lease, trail)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from typing import assert_never
 
 from idemproxy.core.headers import to_upstream
@@ -21,19 +22,20 @@ PAUSES = (0.05, 0.2, 0.6)
 async def forward(upstream: Upstream, request: Request, headers: Headers, *, timeout: float) -> Opened | NotSent | Lost:
     """Within `timeout` seconds in all. Each pause is drawn from half to one and a half times its length, so that
     the writes which an upstream's restart turned away do not all come back at the same moment."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout
+    deadline = time.monotonic() + timeout
     for pause in PAUSES:
         sent = await upstream.send(
-            request.method, request.target, headers, request.body, timeout=deadline - loop.time()
+            request.method, request.target, headers, request.body, timeout=deadline - time.monotonic()
         )
         if not isinstance(sent, NotSent) or sent.retry_after is not None:
             return sent
         wait = pause * random.uniform(0.5, 1.5)  # noqa: S311 - spreads load, guards nothing
-        if loop.time() + wait >= deadline:
+        if time.monotonic() + wait >= deadline:
             return sent
         await asyncio.sleep(wait)
-    return await upstream.send(request.method, request.target, headers, request.body, timeout=deadline - loop.time())
+    return await upstream.send(
+        request.method, request.target, headers, request.body, timeout=deadline - time.monotonic()
+    )
 
 
 def request_headers(request: Request, lease: Lease, policy: Policy, hop: Hop) -> Headers:

@@ -82,6 +82,7 @@ class Renewals:
         self._store = store
         self._observer = observer
         self._tasks = tasks
+        self._loop = asyncio.get_running_loop()
         self._waiting: dict[float, dict[bytes, _Held]] = {}
         """By the length of the lease, then by its token, in the order in which they are due."""
         self._armed: set[float] = set()
@@ -91,7 +92,7 @@ class Renewals:
 
     def start(self, lease: Lease, trail: Trail) -> None:
         length = lease.claim.lease_seconds
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         due = loop.time() + length / 3
         self._waiting.setdefault(length, {})[lease.claim.token] = _Held(lease, trail, due)
         if length not in self._armed:
@@ -105,7 +106,7 @@ class Renewals:
 
     def _look(self, length: float) -> None:
         """Renew what is due, and look again when the next one will be."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         waiting = self._waiting[length]
         now = loop.time()
         for token, held in list(waiting.items()):

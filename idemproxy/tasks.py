@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 log = logging.getLogger("idemproxy")
 
 T = TypeVar("T")
-
-
-@asynccontextmanager
-async def at_half_speed() -> AsyncIterator[None]:
-    """A piece of work that nobody waits for: after it, a pause of the same length. The database and this process are
-    there for those who do wait, and never more than half taken by it."""
-    loop = asyncio.get_running_loop()
-    started = loop.time()
-    yield
-    await asyncio.sleep(loop.time() - started)
 
 
 class Tasks:

@@ -39,6 +39,7 @@ class RoundTrip:
     """One request and its answer; after the head, the answer's body (`ports.AnswerBody`)."""
 
     __slots__ = (
+        "_answering",
         "_begun",
         "_buffered",
         "_chunked",
@@ -51,7 +52,6 @@ class RoundTrip:
         "_loop",
         "_lost",
         "_may_switch",
-        "_opened",
         "_parser",
         "_pieces",
         "_progress",
@@ -84,7 +84,9 @@ class RoundTrip:
         self._may_switch = may_switch
         self._progress = 0.0
         """When the last piece of the request's body was taken."""
-        self.head: asyncio.Future[Opened | Switched | Lost] = loop.create_future()
+        self.head: asyncio.Future[Opened | Switched | Lost] | None = loop.create_future()
+        """None once it has been given out. Whatever holds an `Opened` holds this round trip: kept any longer, it would
+        be a cycle, and each request some ten objects for the garbage collector to find."""
         self.upload: asyncio.Task[None] | None = None
         self._sent = True  # False while a streamed body is under way
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
@@ -98,7 +100,8 @@ class RoundTrip:
         """Bytes that are no body: bounds interim answers, sections and chunk extensions without an end."""
         self._sized = False
         self._chunked = False
-        self._opened: Opened | None = None
+        self._answering = False
+        """Whether the head of the final answer has arrived."""
         self._pieces: list[bytes] = []
         self._buffered = 0
         self._complete = False
@@ -136,7 +139,7 @@ class RoundTrip:
                 connection.write(last_chunk(trailers() if trailers is not None else ()))
             self._sent = True
         except asyncio.CancelledError:
-            if self._opened is None:  # otherwise an early answer stopped the upload, and its body goes on
+            if not self._answering:  # otherwise an early answer stopped the upload, and its body goes on
                 self.lose(Loss.DISCONNECTED, "the request body was cancelled")
             raise
         except Exception as error:
@@ -178,12 +181,11 @@ class RoundTrip:
         """The upstream speaks another protocol from here on: the connection belongs to whoever asked for that."""
         channel = Channel(self._connection, rest)
         self._parser = None
-        if not self.head.done():
-            self.head.set_result(Switched(101, self._reason, tuple(self._lines), channel))
+        self._give(Switched(101, self._reason, tuple(self._lines), channel))
 
     def ended(self, error: Exception | None) -> None:
         """The connection ended: `error` is None when the upstream closed it in order."""
-        if self._opened is None:
+        if not self._answering:
             self.lose(Loss.DISCONNECTED, f"the upstream closed the connection before its answer{_because(error)}")
         elif error is None and not self._sized and not self._chunked:
             self._complete = True
@@ -221,7 +223,7 @@ class RoundTrip:
 
     def _fail(self, error: Exception) -> None:
         """The caller's own code raised: it gets its exception back, from `send` if that still waits."""
-        if self._parser is not None and not self.head.done():
+        if self._parser is not None and self.head is not None and not self.head.done():
             self.head.set_exception(error)
         self.lose(Loss.DISCONNECTED, f"the request broke off on this side: {error!r}")
 
@@ -235,11 +237,15 @@ class RoundTrip:
         self._connection.end(reusable=reusable)
         self._wake()
 
+    def _give(self, head: Opened | Switched | Lost) -> None:
+        if self.head is not None and not self.head.done():
+            self.head.set_result(head)
+
     def _wake(self) -> None:
-        if not self.head.done():
-            if (result := self._opened or self._lost) is not None:
-                self.head.set_result(result)
-        elif self._reader is not None and not self._reader.done() and (self._pieces or self._parser is None):
+        """Tell who waits for the head that there will be none, or who reads the body that there is more, or its end."""
+        if self._lost is not None:
+            self._give(self._lost)
+        if self._reader is not None and not self._reader.done() and (self._pieces or self._parser is None):
             self._reader.set_result(None)
 
     # Called by the parser
@@ -285,7 +291,8 @@ class RoundTrip:
         if not 200 <= status <= 599:  # 101 among them: nobody asked for another protocol
             raise _RefusedError(f"status {status:03}")
         self._quiet = 0
-        self._opened = Opened(status, reason, tuple(lines), self)
+        self._answering = True
+        self._give(Opened(status, reason, tuple(lines), self))
         if self._head_only:
             self._complete = True
             self._keep_alive = parser.should_keep_alive()
@@ -302,7 +309,7 @@ class RoundTrip:
         self._quiet = 0
 
     def on_message_complete(self) -> None:
-        if self._opened is not None and self._parser is not None:  # an interim answer is a message, too
+        if self._answering and self._parser is not None:  # an interim answer is a message, too
             self._complete = True
             self._keep_alive = self._parser.should_keep_alive()  # forgotten by the parser after this callback
 
@@ -342,7 +349,7 @@ class RoundTrip:
 
     @property
     def trailers(self) -> Headers:
-        return tuple(self._lines) if self._opened is not None else ()
+        return tuple(self._lines) if self._answering else ()
 
 
 def _because(error: Exception | None) -> str:

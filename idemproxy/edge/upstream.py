@@ -35,6 +35,7 @@ class HttpUpstream:
         max_idle: int = 64,  # a burst's connections are not worth keeping
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        self._loop = asyncio.get_running_loop()
         self._origin = origin
         self._tls = (tls or ssl.create_default_context()) if origin.scheme == "https" else None
         self._connect_timeout = connect_timeout
@@ -68,7 +69,7 @@ class HttpUpstream:
         interim: Interim | None = None,
         trailers: Callable[[], Headers] | None = None,
     ) -> Opened | NotSent | Lost:
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         deadline = loop.time() + timeout
         connection = self._take_idle(loop) or await self._acquire(loop, deadline)
         if isinstance(connection, NotSent):
@@ -83,7 +84,7 @@ class HttpUpstream:
     async def switch(
         self, method: str, target: bytes, headers: Headers, *, timeout: float
     ) -> Opened | Switched | NotSent | Lost:
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         deadline = loop.time() + timeout
         connection = self._take_idle(loop) or await self._acquire(loop, deadline)
         if isinstance(connection, NotSent):
@@ -97,9 +98,12 @@ class HttpUpstream:
         return method.encode() + b" " + base + target + b" HTTP/1.1\r\n" + on_the_wire(headers) + b"\r\n"
 
     async def _result(self, trip: RoundTrip, seconds: float) -> Opened | Switched | Lost:
+        head = trip.head
+        assert head is not None  # noqa: S101 - nobody has asked before
         trip.watch(seconds)
         try:
-            result = await trip.head
+            result = await head
+            trip.head = None
             if trip.upload is not None and trip.upload.cancelling():
                 # The body belongs to the caller again only when nobody else is reading it.
                 await asyncio.wait([trip.upload])
@@ -234,7 +238,7 @@ class HttpUpstream:
             if not waiter.done():
                 waiter.set_result(connection)
                 return
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         connection.idle_since = loop.time()
         self._idle.append(connection)
         if len(self._idle) > self._max_idle:
@@ -260,7 +264,7 @@ class HttpUpstream:
 
     def _expire(self) -> None:
         """Close what has been idle for too long, and look again when the next one will have been."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         self._timer = None
         while self._idle and loop.time() - self._idle[0].idle_since >= self._idle_seconds:
             self._idle.popleft().drop()

@@ -15,11 +15,11 @@ from idemproxy.core.record import RecordId
 from idemproxy.operator import logs
 from idemproxy.operator.history import event_of, flows
 from idemproxy.operator.metrics import Metrics
+from idemproxy.pace import at_half_speed
 from idemproxy.ports import Finished
 from idemproxy.store.event import Event, Kind
 from idemproxy.store.events import SWEEP_BATCH, WRITE_BATCH, Events, Pair
 from idemproxy.store.records import FAULTS
-from idemproxy.tasks import at_half_speed
 
 log = logging.getLogger("idemproxy")
 

@@ -72,6 +72,7 @@ class Batcher(Generic[LaneT, Item, Result]):
         self._size = size
         self._max_size = max_size
         self._late = late
+        self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
         self._pumps = 0
         self._last_start = 0.0
@@ -81,7 +82,7 @@ class Batcher(Generic[LaneT, Item, Result]):
 
     def submit(self, item: Item) -> asyncio.Future[Result]:
         """Its result in due course, or StoreUnavailable after `max_seconds`, waiting for its batch included."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         future: asyncio.Future[Result] = loop.create_future()
         self._waiting.append((item, future))
         while self._due and self._due[0][1].done():
@@ -99,7 +100,7 @@ class Batcher(Generic[LaneT, Item, Result]):
         self._late_start = None
         if not self._waiting or self._pumps == self._side_by_side:
             return
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         if self._pumps and loop.time() < self._last_start + SLOW_SECONDS:  # another batch has begun meanwhile
             self._late_start = loop.call_later(SLOW_SECONDS, self._start_beside)
         else:
@@ -111,7 +112,7 @@ class Batcher(Generic[LaneT, Item, Result]):
 
     def _give_up(self) -> None:
         """Fail what is overdue, and come again for the first of the others."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         self._timer = None
         while self._due:
             when, future = self._due[0]
@@ -140,7 +141,7 @@ class Batcher(Generic[LaneT, Item, Result]):
         await lane.close()
 
     def _next_batch(self) -> list[tuple[Item, asyncio.Future[Result]]]:
-        self._last_start = asyncio.get_running_loop().time()
+        self._last_start = self._loop.time()
         batch: list[tuple[Item, asyncio.Future[Result]]] = []
         size = 0
         while self._waiting and len(batch) < self._max_items:

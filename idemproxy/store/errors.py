@@ -36,3 +36,6 @@ BAD_DATA: tuple[type[BaseException], ...] = (
     asyncpg.ProgramLimitExceededError,
 )
 """The database refuses the values. They were validated before, so this is a fault of ours; it must stay alone."""
+
+REFUSED_OR_LOST: tuple[type[BaseException], ...] = (*WORTH_ANOTHER_TRY, *BAD_DATA, asyncpg.PostgresError)
+"""Whatever a statement can end in but success."""

@@ -15,7 +15,7 @@ from asyncpg.pool import PoolConnectionProxy
 
 from idemproxy.ports import StoreUnavailable
 from idemproxy.store.batch import BadItem
-from idemproxy.store.errors import BAD_DATA, LOST_CONNECTION, WORTH_ANOTHER_TRY
+from idemproxy.store.errors import BAD_DATA, LOST_CONNECTION, REFUSED_OR_LOST, WORTH_ANOTHER_TRY
 from idemproxy.store.pool import ACQUIRE_SECONDS, STATEMENT_SECONDS
 
 RETRY_PAUSE_SECONDS = 0.05
@@ -23,6 +23,15 @@ RETRY_PAUSE_SECONDS = 0.05
 
 Timed = Callable[[str, float, int], None]
 """Told the name, seconds and batch size of each statement that succeeded."""
+
+
+class Apart(Exception):
+    """A statement that does two things was not carried out, or nobody knows: each of them can be run by itself."""
+
+    def __init__(self, why: str, *, for_good: bool) -> None:
+        super().__init__(why)
+        self.for_good = for_good
+        """The database will never take both at once."""
 
 
 class Lane:
@@ -57,6 +66,20 @@ class Lane:
                 self._timed(name, time.monotonic() - started, items)
                 return rows
             await asyncio.sleep(RETRY_PAUSE_SECONDS)
+
+    async def attempt(self, name: str, items: int, *columns: str | bytes) -> list[asyncpg.Record]:
+        """Run one statement for so many items, once. Raises Apart."""
+        started = time.monotonic()
+        try:
+            rows = await self._once(self._statements[name], columns)
+        except REFUSED_OR_LOST as failure:
+            self._failed()
+            if time.monotonic() - started >= STATEMENT_SECONDS:  # it has had the time of all tries
+                raise StoreUnavailable(f"{name}: {type(failure).__name__}") from failure
+            unknown = isinstance(failure, asyncpg.FeatureNotSupportedError)
+            raise Apart(f"{name}: {type(failure).__name__}", for_good=unknown) from failure
+        self._timed(name, time.monotonic() - started, items)
+        return rows
 
     async def _once(self, statement: str, columns: tuple[str | bytes, ...]) -> list[asyncpg.Record]:
         connection = self._connection

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple, cast
 
 import asyncpg
 
@@ -22,16 +23,17 @@ from idemproxy.store.batch import CALL_SECONDS, Batcher
 from idemproxy.store.cache import now
 from idemproxy.store.columns import answers, hashes, identified, numbers, seconds
 from idemproxy.store.known import Known
-from idemproxy.store.lane import Lane, Timed
+from idemproxy.store.lane import Apart, Lane, Timed
 from idemproxy.store.packing import LARGE_BYTES, pack, unpack
 from idemproxy.store.pool import is_writable
 from idemproxy.tasks import Tasks
 
 SIDE_BY_SIDE = 3
-"""Batches of claims, and of completions, under way at a time: see `batch.SLOW_SECONDS`."""
+"""Batches of claims and completions under way at a time: see `batch.SLOW_SECONDS`."""
 BATCH_ITEMS = 256
-BATCH_BYTES = 8 * 1024 * 1024
-"""Bounds what one completion statement carries; a single larger answer still travels, alone."""
+BATCH_BYTES = 256 * 1024
+"""Bounds what one statement carries of answers, for everything else in its batch waits until that has been sent and
+written. A single larger answer still travels, alone."""
 READ_TRIES = 8
 """A record that is released between insert and read makes the next insert win, unless somebody else was quicker again.
 Whoever loses so often is told the truth: others are at work on it."""
@@ -40,6 +42,12 @@ BUSY_SECONDS = 1.0
 
 Columns = tuple[str | bytes, ...]
 """See `store.columns`."""
+
+
+class Completion(NamedTuple):
+    lease: Lease
+    answer: Answer
+    kept: bool
 
 
 class PostgresStore:
@@ -54,26 +62,20 @@ class PostgresStore:
         def lane() -> Lane:
             return Lane(pool, statements, timed, failed)
 
-        self._claims = Batcher(
-            "claim",
+        self._together = True
+        """Whether one statement may claim and complete."""
+        self._writes = Batcher(
+            "claim and complete",
             lane,
-            self._run_claims,
+            self._run_writes,
             tasks=self._tasks,
             max_items=BATCH_ITEMS,
             side_by_side=SIDE_BY_SIDE,
+            size=_body_size,
+            max_size=BATCH_BYTES,
             late=self._give_back,
         )
         self._take_overs = Batcher("take_over", lane, self._run_take_overs, tasks=self._tasks, max_items=BATCH_ITEMS)
-        self._completions = Batcher(
-            "complete",
-            lane,
-            self._run_completions,
-            tasks=self._tasks,
-            max_items=BATCH_ITEMS,
-            side_by_side=SIDE_BY_SIDE,
-            size=lambda item: len(item[1].body),
-            max_size=BATCH_BYTES,
-        )
         self._renewals = Batcher("renew", lane, self._run_renewals, tasks=self._tasks, max_items=BATCH_ITEMS)
         self._unknowns = Batcher("mark_unknown", lane, self._run_unknowns, tasks=self._tasks, max_items=BATCH_ITEMS)
         self._releases = Batcher("release", lane, self._run_releases, tasks=self._tasks, max_items=BATCH_ITEMS)
@@ -98,7 +100,7 @@ class PostgresStore:
         if known is not None:
             return known
         started = now()
-        asked = self._claims.submit(claim)
+        asked = cast("asyncio.Future[Found]", self._writes.submit(claim))
         self._claiming.setdefault(claim.id, asked)
         try:
             found = await asked
@@ -137,7 +139,7 @@ class PostgresStore:
     async def complete(self, lease: Lease, answer: Answer, *, kept: bool) -> bool:
         started = now()
         try:
-            done = await self._completions.submit((lease, answer, kept))
+            done = await cast("asyncio.Future[bool]", self._writes.submit(Completion(lease, answer, kept)))
             if done and kept:
                 self._known.completed(lease, answer, started)
             return done
@@ -162,9 +164,9 @@ class PostgresStore:
 
     # A claim that nobody waits for any more must not block its key: it is given back as soon as it can be.
 
-    def _give_back(self, claim: Claim, found: Found) -> None:
-        if isinstance(found, Lease):
-            self._release_later(claim)
+    def _give_back(self, item: Claim | Completion, result: Found | bool) -> None:
+        if isinstance(item, Claim) and isinstance(result, Lease):
+            self._release_later(item)
 
     def _release_later(self, claim: Claim) -> None:
         self._tasks.spawn(self._release_until_lapsed(Lease(claim, attempt=1)), "release an abandoned claim")
@@ -179,19 +181,47 @@ class PostgresStore:
 
     # The batches: one statement for many items, sorted by id.
 
-    async def _run_claims(self, lane: Lane, claims: Sequence[Claim]) -> Sequence[Found]:
-        won: dict[bytes, int] = {}
+    async def _run_writes(self, lane: Lane, items: Sequence[Claim | Completion]) -> Sequence[Found | bool]:
+        claims = sorted([item for item in items if isinstance(item, Claim)], key=_id_of_claim)
+        completions = sorted([item for item in items if isinstance(item, Completion)], key=_id_of_completion)
+        tokens = await self._write(lane, claims, completions)
+        found = await self._instead(lane, [claim for claim in claims if claim.token not in tokens])
+        results: list[Found | bool] = []
+        for item in items:
+            if isinstance(item, Completion):
+                results.append(item.lease.claim.token in tokens)
+            else:
+                results.append(Lease(item, 1) if item.token in tokens else found[item.token])
+        return results
+
+    async def _write(self, lane: Lane, claims: Sequence[Claim], completions: Sequence[Completion]) -> set[bytes]:
+        """The tokens of the claims that were won and of the completions that took place."""
+        claimed = _claim_columns(claims) if claims else ()
+        completed = await _completion_columns(completions) if completions else ()
+        if claims and completions and self._together:
+            try:
+                rows = await lane.attempt("claim_and_complete", len(claims) + len(completions), *claimed, *completed)
+                return {row["token"] for row in rows}
+            except Apart as apart:
+                self._together = not apart.for_good
+        rows = await lane.execute("claim", len(claims), *claimed) if claims else []
+        if completions:
+            rows += await lane.execute("complete", len(completions), *completed)
+        return {row["token"] for row in rows}
+
+    async def _instead(self, lane: Lane, lost: Sequence[Claim]) -> dict[bytes, Found]:
+        """What has these claims' places, by their tokens. A place that has become free meanwhile is claimed again."""
         found: dict[bytes, Found] = {}
-        missing = sorted(claims, key=lambda claim: claim.id)
         for _ in range(READ_TRIES):
-            rows = await lane.execute("claim", len(missing), *_claim_columns(missing))
-            won.update((row["token"], 1) for row in rows)
-            missing = [claim for claim in missing if claim.token not in won]
-            missing = await self._read(lane, missing, found)
-            if not missing:
-                break
-        found.update((claim.token, Running(b"", claim.fingerprint, False, BUSY_SECONDS)) for claim in missing)
-        return [Lease(claim, 1) if claim.token in won else found[claim.token] for claim in claims]
+            lost = await self._read(lane, lost, found)
+            if not lost:
+                return found
+            rows = await lane.execute("claim", len(lost), *_claim_columns(lost))
+            won = {row["token"] for row in rows}
+            found.update((claim.token, Lease(claim, 1)) for claim in lost if claim.token in won)
+            lost = [claim for claim in lost if claim.token not in won]
+        found.update((claim.token, Running(b"", claim.fingerprint, False, BUSY_SECONDS)) for claim in lost)
+        return found
 
     async def _run_take_overs(self, lane: Lane, items: Sequence[tuple[Claim, bytes]]) -> Sequence[Found]:
         ordered = sorted(items, key=lambda item: item[0].id)
@@ -200,11 +230,7 @@ class PostgresStore:
             "take_over", len(claims), *_claim_columns(claims), hashes([seen for _, seen in ordered], 16)
         )
         won = {row["token"]: row["attempt"] for row in rows}
-        found: dict[bytes, Found] = {}
-        gone = await self._read(lane, [claim for claim in claims if claim.token not in won], found)
-        if gone:  # released or swept in the meantime: claim them like any other
-            for claim, state in zip(gone, await self._run_claims(lane, gone), strict=True):
-                found[claim.token] = state
+        found = await self._instead(lane, [claim for claim in claims if claim.token not in won])
         return [Lease(claim, won[claim.token]) if claim.token in won else found[claim.token] for claim, _ in items]
 
     async def _read(self, lane: Lane, claims: Sequence[Claim], found: dict[bytes, Found]) -> list[Claim]:
@@ -228,20 +254,6 @@ class PostgresStore:
     async def _run_releases(self, lane: Lane, leases: Sequence[Lease]) -> Sequence[bool]:
         return await self._change(lane, "release", leases, _lease_columns)
 
-    async def _run_completions(self, lane: Lane, items: Sequence[tuple[Lease, Answer, bool]]) -> Sequence[bool]:
-        ordered = sorted(items, key=lambda item: item[0].claim.id)
-        packed = [await _packed(answer) if kept else None for _, answer, kept in ordered]
-        rows = await lane.execute(
-            "complete",
-            len(ordered),
-            *_lease_columns([lease for lease, _, _ in ordered]),
-            seconds([lease.claim.ttl_seconds for lease, _, _ in ordered]),
-            numbers([answer.status for _, answer, _ in ordered]),
-            *answers(packed),
-        )
-        done = {row["token"] for row in rows}
-        return [lease.claim.token in done for lease, _, _ in items]
-
     async def _change(
         self,
         lane: Lane,
@@ -252,6 +264,28 @@ class PostgresStore:
         rows = await lane.execute(name, len(leases), *columns(sorted(leases, key=lambda lease: lease.claim.id)))
         done = {row["token"] for row in rows}
         return [lease.claim.token in done for lease in leases]
+
+
+def _id_of_claim(claim: Claim) -> RecordId:
+    return claim.id
+
+
+def _id_of_completion(completion: Completion) -> RecordId:
+    return completion.lease.claim.id
+
+
+def _body_size(item: Claim | Completion) -> int:
+    return len(item.answer.body) if isinstance(item, Completion) else 0
+
+
+async def _completion_columns(completions: Sequence[Completion]) -> Columns:
+    packed = [await _packed(answer) if kept else None for _, answer, kept in completions]
+    return (
+        *_lease_columns([lease for lease, _, _ in completions]),
+        seconds([lease.claim.ttl_seconds for lease, _, _ in completions]),
+        numbers([answer.status for _, answer, _ in completions]),
+        *answers(packed),
+    )
 
 
 def _claim_columns(claims: Sequence[Claim]) -> Columns:

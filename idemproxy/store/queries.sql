@@ -80,6 +80,17 @@ UPDATE idemproxy.records AS record
    AND record.route = held.route AND record.token = substr($5::bytea, 16 * n::int - 15, 16)
 RETURNING record.token;
 
+-- name: claim_and_complete
+-- Both, where both are waiting: one commit and one wait for the disk instead of two. The claims first, so that no replica
+-- holds the row of an answer while it waits for another one's claim. A distributed table may refuse it; then, and whenever
+-- it fails, the two are run one after the other.
+WITH won AS (
+{claim}
+), done AS (
+{complete}
+)
+SELECT token FROM won UNION ALL SELECT token FROM done;
+
 -- name: mark_unknown
 -- The request was sent and no whole answer came. The lease runs on: until it lapses the upstream may be at work.
 UPDATE idemproxy.records AS record

@@ -78,8 +78,6 @@ class Records:
     def __init__(self, pool: asyncpg.Pool) -> None:
         self._pool = pool
         self._sql = queries.load("operator.sql")
-        columns = self._sql["record_columns"]
-        self._sql = {name: text.replace("{record_columns}", columns) for name, text in self._sql.items()}
 
     async def find(self, search: Search) -> Page:
         give_up = time.monotonic() + LOOKING_SECONDS

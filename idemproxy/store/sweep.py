@@ -12,9 +12,9 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from idemproxy.core.record import RecordId
+from idemproxy.pace import at_half_speed
 from idemproxy.store import queries
 from idemproxy.store.pool import ACQUIRE_SECONDS
-from idemproxy.tasks import at_half_speed
 
 log = logging.getLogger("idemproxy")
 

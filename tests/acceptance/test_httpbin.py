@@ -77,7 +77,7 @@ BODIES: dict[str, dict[str, object]] = {
     "json": {"json": {"a": [1, 2, {"b": "é"}]}},
     "form": {"data": {"a": "1", "b": "x y&z"}},
     "nothing": {},
-    # Last: gunicorn keeps no connection on which more than 64 KiB of a body were left unread, and does not say so before.
+    # Last: gunicorn closes a connection on which more than 64 KiB of a body were left unread, and does not say so.
     "bytes": {"data": bytes(range(256)) * 500},
 }
 CHANGES = {"Date", "Connection", "Transfer-Encoding", "Content-Length"}

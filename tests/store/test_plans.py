@@ -59,6 +59,7 @@ BY_ID: dict[str, list[Any]] = {
 SWEPT_ALONG = {"expired": "records_expires_at", "given_up": "records_open", "answered": "records_expires_at"}
 BY_EXPIRY: dict[str, list[Any]] = {name: [LONG_AGO, 0.0, BATCH] for name in SWEPT_ALONG}
 INSERT: dict[str, list[Any]] = {"claim": [*IDS, TEA, FRESH, SECONDS, SECONDS]}
+BY_ID["claim_and_complete"] = INSERT["claim"] + BY_ID["complete"]
 ALL = BY_ID | BY_EXPIRY | INSERT
 
 EMPTIED = ("DELETE FROM idemproxy.records", "VACUUM ANALYZE idemproxy.records")

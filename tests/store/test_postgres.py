@@ -611,3 +611,111 @@ async def test_replicas_that_settle_the_same_records_in_opposite_order_do_not_de
             back = (two.renew(lease) for lease in reversed(leases))
             assert await asyncio.gather(*ahead, *back) == [True] * 20
     assert noted.failures == 0
+
+
+# Claims and answers in one statement
+
+
+NOT_BOTH = """
+CREATE FUNCTION not_both() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_query() LIKE '%WITH won AS%' THEN
+        RAISE EXCEPTION 'not both' USING ERRCODE = TG_ARGV[0];
+    END IF;
+    RETURN NULL;
+END $$;
+"""
+REFUSE_BOTH = """
+CREATE TRIGGER not_both AFTER INSERT ON idemproxy.records FOR EACH STATEMENT EXECUTE FUNCTION not_both('%s')
+"""
+
+
+async def both_at_once(store: PostgresStore, turn: int) -> tuple[list[Found], list[bool]]:
+    """Three claims and three answers that wait together."""
+    leases = [await won(store, claim_of(f"order-{turn}-{n}")) for n in range(3)]
+    claims = [store.claim(claim_of(f"next-{turn}-{n}")) for n in range(3)]
+    answers = [store.complete(lease, CREATED, kept=True) for lease in leases]
+    found, done = await asyncio.gather(asyncio.gather(*claims), asyncio.gather(*answers))
+    return found, done
+
+
+async def settled(rows: asyncpg.Connection) -> list[tuple[str, int]]:
+    return [
+        (row["state"], row["count"])
+        for row in await rows.fetch("SELECT state, count(*) FROM idemproxy.records GROUP BY state ORDER BY state")
+    ]
+
+
+async def test_claims_and_answers_that_wait_together_travel_in_one_statement(
+    database: str, rows: asyncpg.Connection
+) -> None:
+    noted = Noted()
+    async with store_on(database, noted) as store:
+        leases = [await won(store, claim_of(f"order-{n}")) for n in range(3)]
+        claims = [claim_of(f"next-{n}") for n in (2, 0, 1)]
+        noted.statements.clear()
+        first, *found = await asyncio.gather(
+            store.complete(leases[0], CREATED, kept=True),
+            *(store.claim(claim) for claim in claims),
+            *(store.complete(lease, CREATED, kept=True) for lease in leases[1:]),
+        )
+    assert (first, found) == (True, [*(Lease(claim, 1) for claim in claims), True, True])
+    assert noted.statements == [("claim_and_complete", 6)]
+    assert await settled(rows) == [("claimed", 3), ("completed", 3)]
+
+
+async def test_a_claim_meets_the_answer_that_it_travelled_with(store: PostgresStore) -> None:
+    lease = await won(store, claim_of())
+    done, found = await asyncio.gather(
+        store.complete(lease._replace(attempt=1), CREATED, kept=True), store.claim(claim_of(fingerprint=COFFEE))
+    )
+    assert done
+    assert isinstance(found, Running | Completed)
+    assert found.fingerprint == TEA
+
+
+async def test_where_one_statement_cannot_do_both_they_go_one_after_the_other_from_then_on(
+    database: str, rows: asyncpg.Connection
+) -> None:
+    await rows.execute(NOT_BOTH)
+    await rows.execute(REFUSE_BOTH % "feature_not_supported")
+    noted = Noted()
+    async with store_on(database, noted) as store:
+        for turn in range(2):
+            found, done = await both_at_once(store, turn)
+            assert all(isinstance(state, Lease) for state in found)
+            assert done == [True] * 3
+    assert {name for name, _ in noted.statements} == {"claim", "complete"}
+    assert noted.failures == 1, "it was tried once"
+    assert await settled(rows) == [("claimed", 6), ("completed", 6)]
+
+
+async def test_what_fails_together_is_tried_apart_and_together_again_the_next_time(
+    database: str, rows: asyncpg.Connection
+) -> None:
+    await rows.execute(NOT_BOTH)
+    await rows.execute(REFUSE_BOTH % "deadlock_detected")
+    noted = Noted()
+    async with store_on(database, noted) as store:
+        assert (await both_at_once(store, 0))[1] == [True] * 3
+        assert "claim_and_complete" not in {name for name, _ in noted.statements}
+        await rows.execute("DROP TRIGGER not_both ON idemproxy.records")
+        assert (await both_at_once(store, 1))[1] == [True] * 3
+        assert "claim_and_complete" in {name for name, _ in noted.statements}
+    assert await settled(rows) == [("claimed", 6), ("completed", 6)]
+
+
+async def test_a_bad_answer_costs_the_claims_that_travel_with_it_nothing(
+    store: PostgresStore, rows: asyncpg.Connection
+) -> None:
+    leases = [await won(store, claim_of(f"order-{n}")) for n in range(2)]
+    claim = claim_of("next")
+    found, good, bad = await asyncio.gather(
+        store.claim(claim),
+        store.complete(leases[0], CREATED, kept=True),
+        store.complete(leases[1], Answer(99, b"", (), b""), kept=True),
+        return_exceptions=True,
+    )
+    assert (found, good) == (Lease(claim, 1), True)
+    assert isinstance(bad, StoreUnavailable)
+    assert await settled(rows) == [("claimed", 2), ("completed", 1)]
