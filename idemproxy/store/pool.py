@@ -13,8 +13,8 @@ ACQUIRE_SECONDS = 0.5
 STATEMENT_SECONDS = 1.5
 LOCK_SECONDS = 1.0
 POOL_SIZE = 10
-"""Three batches of claims and completions, one of each other kind of statement, the sweep, one for readiness and one for
-clients that ask what became of a key."""
+"""Three batches of claims and completions, one of each other kind of statement, the sweep, one for readiness and one
+for clients that ask what became of a key."""
 
 STEADY_PLANS = {
     # One plan per statement and connection, made once: with arrays of a few items Postgres would plan each call anew.
