@@ -6,7 +6,6 @@ import os
 import sys
 from pathlib import Path
 
-import asyncpg
 import click
 
 from idemproxy import __version__, settings
@@ -21,6 +20,7 @@ from idemproxy.siblings import inherited
 from idemproxy.startup import StartError, bind, connected, prepare_schema, refused
 from idemproxy.store.distribute import distribute, require_citus, undistributed, where
 from idemproxy.store.embedded import EmbeddedError, find_bindir
+from idemproxy.store.errors import FAULTS
 from idemproxy.store.migrate import migrate, pending
 from idemproxy.store.pool import open_pool
 from idemproxy.store.sweep import sweep
@@ -175,7 +175,7 @@ def sweep_verb(**flags: str | None) -> None:
         try:
             async with await open_pool(dsn, chosen.database_statement_cache_size) as pool:
                 swept = await sweep(pool, chosen.tombstone_seconds)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as failure:
+        except FAULTS as failure:
             raise refused(failure) from failure
         click.echo(f"swept {swept} expired records")
         return 0

@@ -10,7 +10,6 @@ import socket
 from contextlib import AsyncExitStack
 from typing import Any
 
-import asyncpg
 import orjson
 from aiohttp import web
 
@@ -45,6 +44,7 @@ from idemproxy.siblings import Inherited, Siblings
 from idemproxy.startup import bind, open_database, prepare_schema, refused, tell_refused
 from idemproxy.store.cache import Cache
 from idemproxy.store.connect import Primary
+from idemproxy.store.errors import FAULTS
 from idemproxy.store.known import Known
 from idemproxy.store.pool import open_pool
 from idemproxy.store.postgres import PostgresStore
@@ -93,7 +93,7 @@ class Service:
             operators = await open_pool(
                 dsn, settings.database_statement_cache_size, min_size=0, max_size=OPERATOR_POOL, searches=True
             )
-        except (asyncpg.PostgresError, OSError) as failure:
+        except FAULTS as failure:
             raise refused(failure) from failure
         cache = Cache(settings.cache_bytes)
         self.metrics.cache_bytes.set_function(lambda: cache.bytes)

@@ -15,11 +15,14 @@ from idemproxy.store import queries
 from idemproxy.store.connect import Primary
 from idemproxy.store.durability import OPENED_WITH, POOLER, weaknesses
 from idemproxy.store.embedded import EmbeddedError, EmbeddedPostgres
+from idemproxy.store.errors import FAULTS
 from idemproxy.store.migrate import MigrationError, migrate, require_current
 
 log = logging.getLogger("idemproxy")
 
 CONNECT_SECONDS = 5.0
+UNREACHABLE: tuple[type[Exception], ...] = (*FAULTS, ValueError)
+"""A ValueError is a URL's."""
 
 
 class StartError(Exception):
@@ -108,7 +111,7 @@ async def connected(dsn: str, settings: Settings) -> AsyncIterator[asyncpg.Conne
         )
     except asyncpg.ProtocolViolationError as failure:
         raise StartError(f"IDEMPROXY_DATABASE_URL: {POOLER} ({_one_line(failure)})") from failure
-    except (asyncpg.InternalClientError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError) as failure:
+    except UNREACHABLE as failure:
         raise StartError(
             f"IDEMPROXY_DATABASE_URL: the database cannot be reached ({_one_line(failure)}); check host, port, "
             "name and password"
@@ -117,7 +120,7 @@ async def connected(dsn: str, settings: Settings) -> AsyncIterator[asyncpg.Conne
         yield connection
     except MigrationError as failure:
         raise StartError(str(failure)) from failure
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as failure:
+    except FAULTS as failure:
         raise refused(failure) from failure
     finally:
         await connection.close(timeout=CONNECT_SECONDS)

@@ -17,9 +17,9 @@ from idemproxy.operator.history import event_of, flows
 from idemproxy.operator.metrics import Metrics
 from idemproxy.pace import at_half_speed
 from idemproxy.ports import Finished
+from idemproxy.store.errors import FAULTS
 from idemproxy.store.event import Event, Kind
 from idemproxy.store.events import SWEEP_BATCH, WRITE_BATCH, Events, Pair
-from idemproxy.store.records import FAULTS
 
 log = logging.getLogger("idemproxy")
 

@@ -21,9 +21,9 @@ from idemproxy.edge.shadow import Sighting
 from idemproxy.operator.audit import QUEUE_MAX, Audit
 from idemproxy.operator.metrics import Metrics
 from idemproxy.operator.trace import trace_id
+from idemproxy.store.errors import FAULTS
 from idemproxy.store.event import Event, Kind
 from idemproxy.store.events import WRITE_BATCH, Events, Seen
-from idemproxy.store.records import FAULTS
 from idemproxy.tasks import Tasks
 
 log = logging.getLogger("idemproxy")

@@ -14,12 +14,11 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
+from idemproxy.store.errors import FAULTS
 from idemproxy.tasks import Tasks
 
 STAGGER_SECONDS = 0.15
 """Ahead of the next host: a healthy one answers within this, so that mostly one connection is made, not several."""
-
-_FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
 
 class Primary:
@@ -55,7 +54,7 @@ class Primary:
     async def _try(self, dsn: str, how: dict[str, Any]) -> asyncpg.Connection | Exception:
         try:
             connection: asyncpg.Connection = await asyncpg.connect(dsn, target_session_attrs=self._wanted, **how)
-        except _FAILURES as failure:
+        except FAULTS as failure:
             return failure
         self._dsns.sort(key=lambda other: other != dsn)
         return connection

@@ -39,3 +39,11 @@ BAD_DATA: tuple[type[BaseException], ...] = (
 
 REFUSED_OR_LOST: tuple[type[BaseException], ...] = (*WORTH_ANOTHER_TRY, *BAD_DATA, asyncpg.PostgresError)
 """Whatever a statement can end in but success."""
+
+FAULTS: tuple[type[Exception], ...] = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a connection that the server has given up, and whose end has not been heard of yet
+    OSError,  # includes TimeoutError
+)
+"""Whatever goes wrong between here and the database, for who only wants to know that it did."""

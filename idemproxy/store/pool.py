@@ -8,6 +8,7 @@ from typing import Any
 import asyncpg
 
 from idemproxy.store.connect import Primary
+from idemproxy.store.errors import FAULTS
 
 ACQUIRE_SECONDS = 0.5
 STATEMENT_SECONDS = 1.5
@@ -70,5 +71,5 @@ async def is_writable(pool: asyncpg.Pool) -> bool:
         if demoted:
             await pool.expire_connections()
         return not demoted
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+    except FAULTS:
         return False

@@ -18,6 +18,7 @@ import orjson
 from idemproxy.core.record import RecordId
 from idemproxy.store.cache import Cache
 from idemproxy.store.connect import Primary
+from idemproxy.store.errors import FAULTS
 
 log = logging.getLogger("idemproxy.store")
 
@@ -45,12 +46,12 @@ class Purges:
         while True:
             try:
                 connection = await self._primary.connect(timeout=ANSWER_SECONDS, command_timeout=ANSWER_SECONDS)
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError):
+            except FAULTS:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             try:
                 await self._listen(connection)
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as failure:
+            except FAULTS as failure:
                 log.info("not listening for purges (%s): answers are read from the store", type(failure).__name__)
             finally:
                 # What is purged from now on is not known: until the first ping has come back, nothing is served from

@@ -19,6 +19,7 @@ from idemproxy.core.record import RecordId
 from idemproxy.core.steer import Action, Facts, Refusal, State, refused, state_of
 from idemproxy.ports import StoreUnavailable
 from idemproxy.store import queries
+from idemproxy.store.errors import FAULTS
 from idemproxy.store.packing import pack, unpack
 from idemproxy.store.purges import CHANNEL, purged
 from idemproxy.store.search import ORDERS, Search, end_of_part, statement
@@ -30,8 +31,6 @@ HISTORY_LIMIT = 200
 LOOKING_SECONDS = 0.5
 """How long a page is looked for before it is given back unfilled, with the place where to go on: as long as nobody
 minds, and far below what a statement is given."""
-FAULTS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
-"""Whatever goes wrong between here and the database; TimeoutError is an OSError."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from idemproxy.core.record import Step
 from idemproxy.ports import StoreUnavailable
 from idemproxy.store import queries
 from idemproxy.store.batch import CALL_SECONDS
+from idemproxy.store.errors import FAULTS
 from idemproxy.store.pool import ACQUIRE_SECONDS
 
 AT_ONCE = 2
@@ -32,6 +33,6 @@ class Steps:
                 self._pool.acquire(timeout=ACQUIRE_SECONDS) as connection,
             ):
                 rows = await connection.fetch(self._sql, key, list(scopes), self._tombstone_seconds)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as failure:  # a timeout is an OSError
+        except FAULTS as failure:
             raise StoreUnavailable(type(failure).__name__) from failure
         return [Step(*row) for row in rows]

@@ -14,6 +14,7 @@ from asyncpg.pool import PoolConnectionProxy
 from idemproxy.core.record import RecordId
 from idemproxy.pace import at_half_speed
 from idemproxy.store import queries
+from idemproxy.store.errors import FAULTS
 from idemproxy.store.pool import ACQUIRE_SECONDS
 
 log = logging.getLogger("idemproxy")
@@ -117,7 +118,7 @@ async def sweep_forever(
         await asyncio.sleep(interval)
         try:
             count = await sweep(pool, tombstone_seconds, swept, tombstones)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as failure:
+        except FAULTS as failure:
             log.warning("sweep put off: %s", type(failure).__name__)
         else:
             if ended is not None:

@@ -35,6 +35,10 @@ class Link:
         self.port = port
         self.delay = 0.0
         """Seconds that everything from the far end is late, as on a long or a busy line."""
+        self.ends_are_told = True
+        """Whether a connection that has ended at the far end is closed here."""
+        self.ended = asyncio.Event()
+        """Set when the far end has ended a connection, and all that it said before has been passed on."""
         self._needles: list[bytes] = []
         self._held = asyncio.Event()
         self._release = asyncio.Event()
@@ -109,9 +113,10 @@ class Link:
 
         def ended(pump: asyncio.Task[None]) -> None:
             self._tasks.discard(pump)
-            self._lines.discard(ends)
-            for end in ends:
-                end.close()
+            if self.ends_are_told:
+                self._lines.discard(ends)
+                for end in ends:
+                    end.close()
 
         for pump in pumps:
             pump.add_done_callback(ended)
@@ -141,5 +146,6 @@ class Link:
                 await asyncio.sleep(self.delay)
                 writer.write(data)
                 await writer.drain()
+            self.ended.set()
         except ConnectionError:
             pass
