@@ -15,7 +15,7 @@ import logging
 import os
 import time
 from dataclasses import dataclass, replace
-from typing import NamedTuple, assert_never
+from typing import Final, NamedTuple, assert_never
 
 from idemproxy.core.detection import Verdict
 from idemproxy.core.fingerprint import LARGE_BODY
@@ -63,17 +63,17 @@ log = logging.getLogger("idemproxy")
 
 WAIT_PAUSES = (0.05, 0.1, 0.2, 0.5)
 """Between looks at a write that runs on another replica: quick at first, then two reads a second per waiter."""
-MAX_TURNS = 8
+MAX_TURNS: Final = 8
 """A record that changes hands more often than this while one request looks at it is not worth chasing."""
-STORE_RETRY_SECONDS = 1
+STORE_RETRY_SECONDS: Final = 1
 
-_LOSS_CODES = {
+_LOSS_CODES: Final = {
     Loss.TIMEOUT: Code.UPSTREAM_TIMEOUT,
     Loss.DISCONNECTED: Code.UPSTREAM_DISCONNECTED,
     Loss.INVALID: Code.UPSTREAM_INVALID_RESPONSE,
 }
 
-_REFUSAL_OUTCOMES = {
+_REFUSAL_OUTCOMES: Final = {
     Code.IDEMPOTENCY_CONFLICT: Outcome.CONFLICT,
     Code.IDEMPOTENCY_IN_PROGRESS: Outcome.IN_PROGRESS,
     Code.IDEMPOTENCY_OUTCOME_UNKNOWN: Outcome.UNKNOWN,
@@ -111,8 +111,8 @@ class Exchange:
         """What goes on when its request has been answered: recordings, late settlements. A drain waits for them."""
         self.settler = Settler(store, observer, self.tasks)
         self.renewals = Renewals(store, observer, self.tasks)
-        self.running: dict[RecordId, asyncio.Future[None]] = {}
-        """Done when the write has been settled, which may be long after its client began to hear of it."""
+        self.running: dict[RecordId, Work] = {}
+        """Until they have been settled, which may be long after their clients began to hear of it."""
 
     async def guard(self, request: Request, id: RecordId, wire: Wire, trail: Trail) -> Heard:
         """What comes of a request under its key; the trail tells its steps."""
@@ -172,11 +172,11 @@ class Exchange:
 
     async def _until_settled_here(self, id: RecordId, seconds: float) -> None:
         """Wait; when the write runs in this process, no longer than it does."""
-        running = self.running.get(id)
-        if running is None:
+        work = self.running.get(id)
+        if work is None:
             await asyncio.sleep(seconds)
         else:
-            await asyncio.wait({running}, timeout=seconds)
+            await asyncio.wait({work.settled()}, timeout=seconds)
 
     async def _owned(self, request: Request, step: Forward | Probe, wire: Wire, trail: Trail) -> Heard:
         """Carry out the write that this request has won. Nothing here hears of the client: it may have left."""
@@ -346,24 +346,31 @@ class Work:
     It ends with the request that won it, or, when its answer `goes_on` to flow after that, with the recording.
     """
 
-    __slots__ = ("_renewals", "_running", "_settled", "goes_on", "lease", "trail")
+    __slots__ = ("_exchange", "_settled", "goes_on", "lease", "trail")
 
     def __init__(self, exchange: Exchange, lease: Lease, trail: Trail) -> None:
         self.lease = lease
         self.trail = trail
         self.goes_on = False
-        self._running = exchange.running
-        self._settled: asyncio.Future[None] = exchange.loop.create_future()
-        self._running[lease.claim.id] = self._settled
-        self._renewals = exchange.renewals
-        self._renewals.start(lease, trail)
+        self._exchange = exchange
+        self._settled: asyncio.Future[None] | None = None
+        """Made for the first who waits: hardly any write has a duplicate."""
+        exchange.running[lease.claim.id] = self
+        exchange.renewals.start(lease, trail)
+
+    def settled(self) -> asyncio.Future[None]:
+        if self._settled is None:
+            self._settled = self._exchange.loop.create_future()
+        return self._settled
 
     def end(self) -> None:
-        self._renewals.stop(self.lease)
+        self._exchange.renewals.stop(self.lease)
         self.trail.settled = time.monotonic()
-        self._settled.set_result(None)
-        if self._running.get(self.lease.claim.id) is self._settled:
-            del self._running[self.lease.claim.id]
+        if self._settled is not None:
+            self._settled.set_result(None)
+        running, id = self._exchange.running, self.lease.claim.id
+        if running.get(id) is self:
+            del running[id]
 
 
 def _refused(problem: Problem, id: RecordId, wire: Wire, outcome: Outcome | None = None) -> Heard:

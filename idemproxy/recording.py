@@ -11,13 +11,14 @@ The recording goes on when the client leaves, and waits while the client reads m
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from idemproxy.core.messages import Headers, header_value
 from idemproxy.core.replies import STORED_FALSE
 from idemproxy.pipe import Pipe
 from idemproxy.ports import Opened
 
-BUFFER_BYTES = 256 * 1024
+BUFFER_BYTES: Final = 256 * 1024
 """An answer up to this size is held until it has been settled: nearly all are, and their refusal can still be told."""
 
 
@@ -72,10 +73,13 @@ class Recording:
         """Read the answer; False when it has to go live before its end. Raises BodyLost."""
         if self._is_event_stream():
             return False
-        while piece := await self._opened.body.read():
+        body = self._opened.body
+        while piece := await body.read():
             self._take(piece)
             if self._size > BUFFER_BYTES:
                 return False
+            if body.complete:  # most answers come in one piece
+                break
         return True
 
     def _is_event_stream(self) -> bool:

@@ -98,7 +98,13 @@ class Service:
         cache = Cache(settings.cache_bytes)
         self.metrics.cache_bytes.set_function(lambda: cache.bytes)
         known = Known(cache, self.metrics.cache_hits.inc)
-        self.store = PostgresStore(self.pool, self.metrics.statement, self.metrics.store_failed, known)
+        self.store = PostgresStore(
+            self.pool,
+            self.metrics.statement,
+            self.metrics.store_failed,
+            known,
+            among_others=self._inherited is not None,
+        )
         self._stack.push_async_callback(self.store.close)
         self._stack.push_async_callback(self.tasks.cancel)
         if settings.cache_bytes and not settings.pooled:

@@ -17,12 +17,15 @@ class Tasks:
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[Any]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __len__(self) -> int:
         return len(self._running)
 
     def spawn(self, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(coroutine, name=name)
+        if self._loop is None:  # asked for once: it takes a system call
+            self._loop = asyncio.get_running_loop()
+        task = self._loop.create_task(coroutine, name=name)
         self._running.add(task)
         task.add_done_callback(self._done)
         return task

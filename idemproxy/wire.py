@@ -6,8 +6,7 @@ replays and refusals are spelled.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from idemproxy.core.fingerprint import Fingerprint, fingerprint
 from idemproxy.core.headers import to_store
@@ -43,11 +42,13 @@ class Wire(Protocol):
     def refusal(self, problem: Problem, key: str) -> Reply: ...
 
 
-@dataclass(frozen=True, slots=True)
 class Http:
     """The write is the request itself."""
 
-    policy: Policy
+    __slots__ = ("policy",)
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy: Final = policy
 
     def fingerprint(self, request: Request, max_decoded: int) -> Fingerprint:
         return fingerprint(request, self.policy.rules, max_decoded)

@@ -9,21 +9,22 @@ from __future__ import annotations
 import re
 import zlib
 from dataclasses import dataclass
+from typing import Final
 from urllib.parse import unquote_to_bytes
 
 Field = tuple[bytes, bytes]
 """A field's name and everything about it that counts, as one byte string."""
 
-_MAX_CODINGS = 3  # each may unfold to the whole limit: more than one is rare, more than three an attack
-_WINDOWS = {b"gzip": (31,), b"x-gzip": (31,), b"deflate": (15, -15)}  # deflate: as specified, as often sent
+_MAX_CODINGS: Final = 3  # each may unfold to the whole limit: more than one is rare, more than three an attack
+_WINDOWS: Final = {b"gzip": (31,), b"x-gzip": (31,), b"deflate": (15, -15)}  # deflate: as specified, as often sent
 
-_DOUBTFUL = re.compile(rb"%(?![0-9A-Fa-f]{2})|;")  # to some frameworks a bare `;` separates fields, like `&`
+_DOUBTFUL: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})|;")  # to some frameworks a bare `;` separates fields, like `&`
 
-_TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
-_PARAMETER = re.compile(rb"[ \t]*;[ \t]*(%b)=(?:(%b)|\"([^\"\\\r\n]*)\")" % (_TOKEN, _TOKEN))
-_PART_HEADER = re.compile(rb"(%b):([^\r\n\x00]*)" % _TOKEN)
+_TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_PARAMETER: Final = re.compile(rb"[ \t]*;[ \t]*(%b)=(?:(%b)|\"([^\"\\\r\n]*)\")" % (_TOKEN, _TOKEN))
+_PART_HEADER: Final = re.compile(rb"(%b):([^\r\n\x00]*)" % _TOKEN)
 
-_LENGTHS = [length.to_bytes(8, "big") for length in range(1024)]
+_LENGTHS: Final = [length.to_bytes(8, "big") for length in range(1024)]
 
 
 def packed(*parts: bytes) -> bytes:

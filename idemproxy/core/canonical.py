@@ -20,18 +20,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import orjson
 
 Pointer = tuple[str, ...]
 """A JSON Pointer (RFC 6901) as its unescaped steps. `*` is every index of an array, never a name."""
 
-_GONE = object()
-_INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
-_BAD_ESCAPE = re.compile(r"~(?![01])")
-_PADDING_ZEROS = 400  # beyond, 1e999999999 would be written out; no 64-bit float needs as many
-_EXPONENT_LENGTH = 18  # a longer exponent measures nothing: raw, rather than computing with it
+_GONE: Final = object()
+_INDEX: Final = re.compile(r"0|[1-9][0-9]{0,8}")
+_BAD_ESCAPE: Final = re.compile(r"~(?![01])")
+_PADDING_ZEROS: Final = 400  # beyond, 1e999999999 would be written out; no 64-bit float needs as many
+_EXPONENT_LENGTH: Final = 18  # a longer exponent measures nothing: raw, rather than computing with it
 
 
 def parse_pointer(text: str) -> Pointer:
@@ -134,7 +134,7 @@ def _constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-_DECODER = json.JSONDecoder(
+_DECODER: Final = json.JSONDecoder(
     object_pairs_hook=_members, parse_int=_integer, parse_float=_number, parse_constant=_constant
 )
 

@@ -9,21 +9,21 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from idemproxy.core.bodies import Field, decoded, form_fields, in_any_order, multipart_fields, packed, parameters
 from idemproxy.core.canonical import Pointer, canonical_json
 from idemproxy.core.messages import Headers, Request, header_values
 
-LARGE_BODY = 64 * 1024
+LARGE_BODY: Final = 64 * 1024
 """From here on, fingerprint off the event loop: this much ordinary JSON takes 1 ms, an array of decimals 8,
 in which no other request moves. A content coding unfolds: count such a body as large.
 """
 
-VERSION = 1
+VERSION: Final = 1
 """Stored with each digest. Raise it when the rules below change: a digest by other rules proves nothing."""
 
-_UTF8 = (b"utf-8", b"utf8")
+_UTF8: Final = (b"utf-8", b"utf8")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from idemproxy.core.hops import Hop
 from idemproxy.core.messages import Headers, header_values, lower
 from idemproxy.core.steering import FIELDS as STEERING
 
-HOP_BY_HOP = frozenset(
+HOP_BY_HOP: Final = frozenset(
     {
         b"connection",
         b"keep-alive",
@@ -30,7 +32,13 @@ _PROTECTED_PREFIXES = (b"content-", b"x-forwarded-", b"if-")
 
 # Never forwarded as received: the proxy answers Expect itself, and sets the others. An upstream may rely on the
 # attempt's number, so no client can make one up.
-_OWN_REQUEST = HOP_BY_HOP | {b"expect", b"content-length", b"host", b"idempotency-attempt", b"idempotency_attempt"}
+_OWN_REQUEST: Final = HOP_BY_HOP | {
+    b"expect",
+    b"content-length",
+    b"host",
+    b"idempotency-attempt",
+    b"idempotency_attempt",
+}
 
 # Fields that only the proxy may say, and those that an upstream says to the proxy alone.
 _OWN_ANSWER = STEERING | {
@@ -42,9 +50,9 @@ _OWN_ANSWER = STEERING | {
     b"idempotency-class",
 }
 
-_NOT_FOR_CLIENTS = HOP_BY_HOP | _OWN_ANSWER
+_NOT_FOR_CLIENTS: Final = HOP_BY_HOP | _OWN_ANSWER
 
-NEVER_STORED = frozenset(
+NEVER_STORED: Final = frozenset(
     {
         b"set-cookie",
         b"set-cookie2",
@@ -99,17 +107,21 @@ def to_upstream(
     if hop.host is not None:
         put[b"host"] = hop.host
     lines: list[tuple[bytes, bytes]] = []
-    seen: set[bytes] = set()
+    seen: set[bytes] = set()  # of those that are put, and the host
     for line in headers:
         name = lower(line[0])
-        if name in put:
+        value = put.get(name)
+        if value is not None:
             if name not in seen:
-                lines.append((line[0], put[name]))
-        elif name == b"host" or not (
+                lines.append((line[0], value))
+                seen.add(name)
+        elif name == b"host":
+            lines.append(line)
+            seen.add(name)
+        elif not (
             name in _OWN_REQUEST or name in named or name == drop_key or (b"_" in name and looks_like(name, own))
         ):
             lines.append(line)
-        seen.add(name)
     if b"host" not in seen:
         lines.insert(0, (b"Host", hop.host or hop.authority))
     lines += [line for line in (key, framing) if line and lower(line[0]) not in seen]

@@ -7,7 +7,7 @@ import binascii
 import hashlib
 import re
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Final, assert_never
 from urllib.parse import unquote_to_bytes
 
 import orjson
@@ -40,15 +40,17 @@ class NoKey:
 
 
 # A bare key is one word: a comma would make it a list (or two joined header lines), a quote a broken string.
-_BARE = re.compile(rb"[\x21\x23-\x2b\x2d-\x7e]+")
+_BARE: Final = re.compile(rb"[\x21\x23-\x2b\x2d-\x7e]+")
 # RFC 9651 string: printable ASCII, with only the quote and the backslash escaped.
-_QUOTED = re.compile(rb'"((?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])+)"')
-_PRINTABLE = re.compile(r"[\x20-\x7e]+")
+_QUOTED: Final = re.compile(rb'"((?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])+)"')
+_PRINTABLE: Final = re.compile(r"[\x20-\x7e]+")
 
-_AMBIGUOUS = re.compile(rb"//|\\|%(?![0-9A-Fa-f]{2})|%(?:2[Ff]|5[Cc]|00|0[AaDd])|/(?:\.|%2[Ee]){1,2}(?=/|$)", re.DOTALL)
+_AMBIGUOUS: Final = re.compile(
+    rb"//|\\|%(?![0-9A-Fa-f]{2})|%(?:2[Ff]|5[Cc]|00|0[AaDd])|/(?:\.|%2[Ee]){1,2}(?=/|$)", re.DOTALL
+)
 
 
-MAX_DECODED = 10 * 1024 * 1024
+MAX_DECODED: Final = 10 * 1024 * 1024
 """How far a compressed body is unfolded to look for a key in it, or to derive one from it. The same everywhere: two
 replicas must not derive two keys from one request."""
 

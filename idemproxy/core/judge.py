@@ -14,7 +14,7 @@ import hmac
 import math
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, assert_never
+from typing import Final, NamedTuple, assert_never
 
 from idemproxy.core.detection import Detection
 from idemproxy.core.messages import Answer
@@ -23,7 +23,7 @@ from idemproxy.core.problems import Code, Problem
 from idemproxy.core.record import Completed, Expired, Found, Lease, Running, Unknown
 from idemproxy.core.steering import SILENT, Became, Steering
 
-RETRY_RUNNING_SECONDS = 1
+RETRY_RUNNING_SECONDS: Final = 1
 """Most writes end within a second, and asking again costs one indexed read: better than a lease's full length."""
 
 

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 Headers = tuple[tuple[bytes, bytes], ...]
 """Field lines as received: (name, value) in order. Names keep their case; compare them lower-cased."""
 
 
-class Request(NamedTuple):
+class Request:
     """A whole request: nothing is decided about a guarded write before its last byte has arrived."""
 
-    method: str
-    target: bytes
-    """The request target, byte for byte as the client sent it: path and query."""
-    headers: Headers
-    body: bytes
+    __slots__ = ("body", "headers", "method", "path", "query", "target")
 
-    @property
-    def path(self) -> bytes:
-        return self.target.partition(b"?")[0]
-
-    @property
-    def query(self) -> bytes:
-        return self.target.partition(b"?")[2]
+    def __init__(self, method: str, target: bytes, headers: Headers, body: bytes) -> None:
+        self.method: Final = method
+        self.target: Final = target
+        """Byte for byte as the client sent it: path and query."""
+        self.headers: Final = headers
+        self.body: Final = body
+        path, _, query = target.partition(b"?")
+        self.path: Final = path
+        self.query: Final = query
 
 
 class Answer(NamedTuple):
@@ -35,9 +33,9 @@ class Answer(NamedTuple):
     body: bytes
 
 
-_lowered: dict[bytes, bytes] = {}
-_LOWERED_MAX = 1024
-_NAME_MAX = 64
+_lowered: Final[dict[bytes, bytes]] = {}
+_LOWERED_MAX: Final = 1024
+_NAME_MAX: Final = 64
 """So that nobody can fill memory with names that they make up: 1024 of 64 bytes are some 200 KiB."""
 
 

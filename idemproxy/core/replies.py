@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from idemproxy.core.dialects import Dialect
 from idemproxy.core.identity import wire_key
@@ -15,7 +15,7 @@ from idemproxy.core.profiles import AGENT
 DESCRIBED_BY = (b"Link", b'</.well-known/idempotency>; rel="describedby"')
 STORED_FALSE = (b"Idempotency-Stored", b"false")
 
-_REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+_REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 
 def reason(status: int) -> bytes:

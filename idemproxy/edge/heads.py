@@ -9,30 +9,30 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from idemproxy.core.messages import Headers
 from idemproxy.core.problems import Code
 from idemproxy.edge.limits import ClientLimits
 
-_TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_CONTROLS = bytes(byte for byte in range(32) if byte != 9) + b"\x7f"
-_START = re.compile(rb"([A-Z][A-Z0-9_-]{0,31}) ([!-\"$-~\x80-\xff]+) HTTP/1\.([01])")
-_OTHER_VERSION = re.compile(rb"\S+ \S+ HTTP/[0-9]+(\.[0-9]+)?")
-_ABSOLUTE = re.compile(rb"[Hh][Tt][Tt][Pp][Ss]?://([^/?]*)(.*)", re.DOTALL)
-_HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+;=%-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
-_CODINGS = re.compile(rb"(?:(?:x-)?gzip|(?:x-)?compress|deflate|identity|br|zstd)(?:[ \t]*,[ \t]*[a-z-]+)*")
-_DIGITS_MAX = 18
+_TOKEN: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_CONTROLS: Final = bytes(byte for byte in range(32) if byte != 9) + b"\x7f"
+_START: Final = re.compile(rb"([A-Z][A-Z0-9_-]{0,31}) ([!-\"$-~\x80-\xff]+) HTTP/1\.([01])")
+_OTHER_VERSION: Final = re.compile(rb"\S+ \S+ HTTP/[0-9]+(\.[0-9]+)?")
+_ABSOLUTE: Final = re.compile(rb"[Hh][Tt][Tt][Pp][Ss]?://([^/?]*)(.*)", re.DOTALL)
+_HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+;=%-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
+_CODINGS: Final = re.compile(rb"(?:(?:x-)?gzip|(?:x-)?compress|deflate|identity|br|zstd)(?:[ \t]*,[ \t]*[a-z-]+)*")
+_DIGITS_MAX: Final = 18
 """No body has more digits to its length, and none fewer than 64 bits could hold them."""
 
-_ONCE = frozenset({b"content-length", b"transfer-encoding", b"host", b"content-type"})
-_FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection", b"host"})
-_LOOKED_AT = _ONCE | {b"connection", b"expect"}
+_ONCE: Final = frozenset({b"content-length", b"transfer-encoding", b"host", b"content-type"})
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"connection", b"host"})
+_LOOKED_AT: Final = _ONCE | {b"connection", b"expect"}
 
-_known: dict[bytes, bytes] = {}
+_known: Final[dict[bytes, bytes]] = {}
 """Names that have been found valid, in lower case: all clients together use a few dozen."""
-_KNOWN_MAX = 1024
-_KNOWN_LENGTH = 64
+_KNOWN_MAX: Final = 1024
+_KNOWN_LENGTH: Final = 64
 """So that nobody can fill memory with names that they make up: 1024 of 64 bytes are some 200 KiB."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Protocol
+from typing import Final, Protocol
 
 from idemproxy.core.messages import Headers
 from idemproxy.core.problems import Code
@@ -12,7 +12,7 @@ from idemproxy.edge.framing import Chunked, Endless, Sized, framing_of
 from idemproxy.edge.heads import Head, RefusedError
 from idemproxy.edge.limits import READ_AHEAD_BYTES, TUNNEL_IDLE_SECONDS, ClientLimits
 
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Line(Protocol):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterable, Callable
+from typing import Final
 
 import httptools
 
@@ -24,11 +25,11 @@ from idemproxy.edge.writing import chunk, last_chunk
 from idemproxy.ports import BodyLost, Interim, Loss, Lost, Opened, Switched
 from idemproxy.tasks import Tasks
 
-MAX_HEAD_BYTES = 256 * 1024  # far above any real upstream's head, far below what could hurt this process
-MAX_HEAD_LINES = 512  # four times what common servers allow: refusing after the effect leaves it unknown
-MAX_BUFFERED = 256 * 1024  # one read of the event loop: pausing any earlier could not hold less in memory
+MAX_HEAD_BYTES: Final = 256 * 1024  # far above any real upstream's head, far below what could hurt this process
+MAX_HEAD_LINES: Final = 512  # four times what common servers allow: refusing after the effect leaves it unknown
+MAX_BUFFERED: Final = 256 * 1024  # one read of the event loop: pausing any earlier could not hold less in memory
 
-CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # llhttp checks header values for these, reasons not
+CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # llhttp checks header values for these, reasons not
 
 
 class _RefusedError(Exception):

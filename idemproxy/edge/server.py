@@ -170,7 +170,7 @@ class DataServer:
         trail: Trail,
         started: float,
     ) -> bool:
-        reply = heard.reply.with_fields(operation.marks)
+        reply = heard.reply.with_fields(operation.marks) if operation.marks else heard.reply
         seconds = time.monotonic() - started
         finished = Finished(heard.outcome, head, operation, identity, reply.status, seconds, trail)
         if isinstance(reply, Reply):

@@ -190,7 +190,7 @@ def _forwarded(request: Request, call: ToolCall, tool: Tool, key: str, policy: P
         text = _without_meta_keys(text)
     elif not any(header_value(headers, name.lower().encode()) for name in names):
         headers += ((names[0].encode(), wire_key(key)),)
-    return request._replace(headers=headers, body=text.encode())
+    return Request(request.method, request.target, headers, text.encode())
 
 
 def _without_key_argument(request: Request, call: ToolCall, tool: Tool) -> Request:
@@ -198,7 +198,7 @@ def _without_key_argument(request: Request, call: ToolCall, tool: Tool) -> Reque
     if text == call.text:
         return request
     headers = tuple(line for line in request.headers if line[0].lower() != b"content-encoding")
-    return request._replace(headers=headers, body=text.encode())
+    return Request(request.method, request.target, headers, text.encode())
 
 
 def _text_without_key_argument(call: ToolCall, tool: Tool) -> str:

@@ -10,20 +10,29 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from idemproxy.ports import StoreUnavailable
 from idemproxy.tasks import Tasks
 
 log = logging.getLogger("idemproxy")
 
-CALL_SECONDS = 1.8
+CALL_SECONDS: Final = 1.8
 """What one call may take, waiting for its batch included: with it, a refusal reaches the client within 2 s."""
 
-SLOW_SECONDS = 0.002
+SLOW_SECONDS: Final = 0.002
 """A batch that has been under way for so long does not hold up the next one: quicker ones leave larger batches, which
 cost less each; on a slow disk, everybody would wait for two flushes instead of one. In whole milliseconds: uvloop's
 timers know no others, and one of less than half a millisecond fires at once."""
+
+SLOW_AMONG_OTHERS_SECONDS = 0.008
+"""The same where several workers share the cores: there a batch mostly takes long because it waits for one of them."""
+
+TURNS_AMONG_OTHERS = 4
+"""Of the event loop, before a worker among others sends its next batch. The last one's results have just been told, and
+most of those who heard them will be back by then, with their answers or with their next writes: the batches grow by a
+half, and another worker uses the cores meanwhile (together a fifth more writes on two cores). Alone, it would leave the
+database without work. Where little happens, four turns take some microseconds."""
 
 
 class Lane(Protocol):
@@ -35,6 +44,10 @@ class Lane(Protocol):
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 LaneT = TypeVar("LaneT", bound=Lane)
+
+_Entry = tuple[Item, "asyncio.Future[Result]", float]
+"""What is waited for, by whom, and until when."""
+NEVER: Final = float("inf")
 
 
 class BadItem(Exception):
@@ -57,6 +70,7 @@ class Batcher(Generic[LaneT, Item, Result]):
         tasks: Tasks,
         max_items: int,
         side_by_side: int = 1,
+        among_others: bool = False,
         max_seconds: float = CALL_SECONDS,
         size: Callable[[Item], int] | None = None,
         max_size: int = 0,
@@ -68,32 +82,32 @@ class Batcher(Generic[LaneT, Item, Result]):
         self._tasks = tasks
         self._max_items = max_items
         self._side_by_side = side_by_side
+        self._slow = SLOW_AMONG_OTHERS_SECONDS if among_others else SLOW_SECONDS
+        self._turns = TURNS_AMONG_OTHERS if among_others else 0
         self._max_seconds = max_seconds
         self._size = size
         self._max_size = max_size
         self._late = late
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
+        self._waiting: deque[_Entry[Item, Result]] = deque()
+        self._under_way: list[list[_Entry[Item, Result]]] = []
         self._pumps = 0
         self._last_start = 0.0
         self._late_start: asyncio.TimerHandle | None = None
-        self._due: deque[tuple[float, asyncio.Future[Result]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     def submit(self, item: Item) -> asyncio.Future[Result]:
         """Its result in due course, or StoreUnavailable after `max_seconds`, waiting for its batch included."""
         loop = self._loop
         future: asyncio.Future[Result] = loop.create_future()
-        self._waiting.append((item, future))
-        while self._due and self._due[0][1].done():
-            self._due.popleft()
-        self._due.append((loop.time() + self._max_seconds, future))
+        due = loop.time() + self._max_seconds
+        self._waiting.append((item, future, due))
         if self._timer is None:  # one timer for all: those that come later are due later
-            self._timer = loop.call_later(self._max_seconds, self._give_up)
+            self._timer = loop.call_at(due, self._give_up)
         if self._pumps == 0:
             self._start_pump()
         elif self._pumps < self._side_by_side and self._late_start is None:
-            self._late_start = loop.call_later(SLOW_SECONDS, self._start_beside)
+            self._late_start = loop.call_later(self._slow, self._start_beside)
         return future
 
     def _start_beside(self) -> None:
@@ -101,8 +115,8 @@ class Batcher(Generic[LaneT, Item, Result]):
         if not self._waiting or self._pumps == self._side_by_side:
             return
         loop = self._loop
-        if self._pumps and loop.time() < self._last_start + SLOW_SECONDS:  # another batch has begun meanwhile
-            self._late_start = loop.call_later(SLOW_SECONDS, self._start_beside)
+        if self._pumps and loop.time() < self._last_start + self._slow:  # another batch has begun meanwhile
+            self._late_start = loop.call_later(self._slow, self._start_beside)
         else:
             self._start_pump()
 
@@ -112,24 +126,30 @@ class Batcher(Generic[LaneT, Item, Result]):
 
     def _give_up(self) -> None:
         """Fail what is overdue, and come again for the first of the others."""
-        loop = self._loop
-        self._timer = None
-        while self._due:
-            when, future = self._due[0]
-            if future.done():
-                self._due.popleft()
-            elif when > loop.time():
-                self._timer = loop.call_at(when, self._give_up)
-                return
-            else:
-                self._due.popleft()
+        now = self._loop.time()
+        first = NEVER
+        for entries in (*self._under_way, self._waiting):
+            for _, future, due in entries:
+                if future.done():
+                    continue
+                if due > now:
+                    first = min(first, due)
+                    break
                 future.set_exception(StoreUnavailable("the store did not answer in time"))
+        self._timer = self._loop.call_at(first, self._give_up) if first < NEVER else None
 
     async def _pump(self) -> None:
         lane = self._lane()
         try:
             while self._waiting:
-                await self._run_batch(lane, self._next_batch())
+                batch = self._next_batch()
+                self._under_way.append(batch)
+                try:
+                    await self._run_batch(lane, batch)
+                finally:
+                    self._under_way.remove(batch)
+                for _ in range(self._turns):
+                    await asyncio.sleep(0)
         except BaseException:
             self._tasks.spawn(lane.close(), "give a connection back")
             raise
@@ -140,25 +160,25 @@ class Batcher(Generic[LaneT, Item, Result]):
                 self._waiting.clear()
         await lane.close()
 
-    def _next_batch(self) -> list[tuple[Item, asyncio.Future[Result]]]:
+    def _next_batch(self) -> list[_Entry[Item, Result]]:
         self._last_start = self._loop.time()
-        batch: list[tuple[Item, asyncio.Future[Result]]] = []
+        batch: list[_Entry[Item, Result]] = []
         size = 0
         while self._waiting and len(batch) < self._max_items:
             if self._size is not None:
                 size += self._size(self._waiting[0][0])
                 if batch and size > self._max_size:
                     break
-            item, future = self._waiting.popleft()
-            if not future.done():
-                batch.append((item, future))
+            entry = self._waiting.popleft()
+            if not entry[1].done():
+                batch.append(entry)
         return batch
 
-    async def _run_batch(self, lane: LaneT, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
+    async def _run_batch(self, lane: LaneT, batch: list[_Entry[Item, Result]]) -> None:
         if not batch:
             return
         try:
-            results = await self._run(lane, [item for item, _ in batch])
+            results = await self._run(lane, [item for item, _, _ in batch])
         except BadItem as bad:
             if len(batch) == 1:
                 self._fail(batch, StoreUnavailable(str(bad)))
@@ -174,7 +194,7 @@ class Batcher(Generic[LaneT, Item, Result]):
             self._fail(batch, StoreUnavailable("the statement was given up"))
             raise
         else:
-            for (item, future), result in zip(batch, results, strict=True):
+            for (item, future, _), result in zip(batch, results, strict=True):
                 if not future.done():
                     future.set_result(result)
                 elif self._late is not None:
@@ -184,7 +204,7 @@ class Batcher(Generic[LaneT, Item, Result]):
             await self._run_batch(lane, [single])
 
     @staticmethod
-    def _fail(batch: Iterable[tuple[Item, asyncio.Future[Result]]], failure: StoreUnavailable) -> None:
-        for _, future in batch:
+    def _fail(batch: Iterable[_Entry[Item, Result]], failure: StoreUnavailable) -> None:
+        for _, future, _ in batch:
             if not future.done():
                 future.set_exception(failure)

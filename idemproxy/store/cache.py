@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from typing import Final
 
 from idemproxy.core.headers import decode, encode
 from idemproxy.core.messages import Answer
 from idemproxy.core.record import Completed, RecordId
+from idemproxy.core.replies import reason
 
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Goes on while a machine is suspended, where there is such a clock: a record does not wait for us to expire."""
-ENTRY_BYTES = 900
+ENTRY_BYTES: Final = 900
 """What an entry takes besides its answer: the id, the token, the fingerprint, and Python's own share."""
 
 
@@ -23,9 +25,9 @@ def now() -> float:
     return time.clock_gettime(CLOCK)
 
 
-_Entry = tuple[float, int, bytes, bytes, int, bytes, bytes, bytes]
-"""Until when, size, token, fingerprint, status, reason, header block, body. A plain tuple of plain values, under
-another one: those the garbage collector lets go of, where it would walk over a tree of objects again and again."""
+_Entry = tuple[float, int, bytes, bytes, int, bytes, bytes]
+"""Until when, size, token, fingerprint, status, header block, body. A plain tuple of plain values, under another one:
+those the garbage collector lets go of, where it would walk over a tree of objects again and again."""
 
 
 class Cache:
@@ -44,24 +46,24 @@ class Cache:
         entry = self._entries.get(id)
         if entry is None:
             return None
-        until, _, token, fingerprint, status, reason, block, body = entry
+        until, _, token, fingerprint, status, block, body = entry
         if until <= now():
             self.drop(id)
             return None
         self._entries.move_to_end(id)
-        return Completed(token, fingerprint, status, Answer(status, reason, decode(block), body))
+        return Completed(token, fingerprint, status, Answer(status, reason(status), decode(block), body))
 
     def put(self, id: RecordId, completed: Completed, until: float, *, asked: float) -> None:
         """`asked` is when the statement began that told of it: it may have been told before a purge, and be late."""
-        if completed.answer is None or asked <= self._purged:
-            return
         answer = completed.answer
+        if answer is None or asked <= self._purged:
+            return
         block = encode(answer.headers)
         size = ENTRY_BYTES + len(answer.body) + len(block)
         if size > self._max_bytes:
             return
         self.drop(id)
-        entry = (until, size, completed.token, completed.fingerprint, answer.status, answer.reason, block, answer.body)
+        entry = (until, size, completed.token, completed.fingerprint, answer.status, block, answer.body)
         self._entries[id.key, id.scope, id.route] = entry
         self.bytes += size
         while self.bytes > self._max_bytes:

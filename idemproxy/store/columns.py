@@ -8,11 +8,12 @@ them has, numbers joined by blanks, hashes and tokens, which are all equally lon
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from idemproxy.core.record import RecordId
 from idemproxy.store.batch import BadItem
 
-_SEPARATORS = "\n\x1f\x1e\x1d" + "".join(map(chr, range(0xE000, 0xF900)))
+_SEPARATORS: Final = "\n\x1f\x1e\x1d" + "".join(map(chr, range(0xE000, 0xF900)))
 """The first one will do nearly always; the last ones are characters that mean nothing by themselves."""
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from idemproxy.core.messages import Answer
 from idemproxy.core.record import Claim, Completed, Found, Lease, RecordId, Running
-from idemproxy.core.replies import reason
 from idemproxy.store.cache import Cache, now
 
 
@@ -56,8 +55,7 @@ class Known:
 
     def completed(self, lease: Lease, answer: Answer, started: float) -> None:
         claim = lease.claim
-        stored = Answer(answer.status, reason(answer.status), answer.headers, answer.body)  # the phrase is not kept
-        fact = Completed(claim.token, claim.fingerprint, answer.status, stored)
+        fact = Completed(claim.token, claim.fingerprint, answer.status, answer)
         self._cache.put(claim.id, fact, started + claim.ttl_seconds, asked=started)
 
     def read(self, id: RecordId, fact: Found, until: float, started: float) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping
+from typing import Final
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
@@ -18,7 +19,7 @@ from idemproxy.store.batch import BadItem
 from idemproxy.store.errors import BAD_DATA, LOST_CONNECTION, REFUSED_OR_LOST, WORTH_ANOTHER_TRY
 from idemproxy.store.pool import ACQUIRE_SECONDS, STATEMENT_SECONDS
 
-RETRY_PAUSE_SECONDS = 0.05
+RETRY_PAUSE_SECONDS: Final = 0.05
 """Between two tries: short enough that a restarted Postgres is found again at once, long enough not to spin."""
 
 Timed = Callable[[str, float, int], None]

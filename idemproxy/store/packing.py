@@ -5,21 +5,23 @@ A compressed body is marked by a line without a name at the head of the block: n
 
 from __future__ import annotations
 
+from typing import Final
+
 import zstandard
 
 from idemproxy.core.headers import decode, encode
 from idemproxy.core.messages import Headers
 
-COMPRESS_FROM_BYTES = 1024
+COMPRESS_FROM_BYTES: Final = 1024
 """Shorter bodies stay within a page of the table as they are; compressing them would only cost time."""
-WORTH_IT = 0.9
+WORTH_IT: Final = 0.9
 """Kept compressed only if it is smaller than this: what is compressed already (images, gzip) stays as it is."""
-LEVEL = 1
+LEVEL: Final = 1
 """JSON shrinks to a fifth at any level; the lowest takes the least time from the answer that waits to be settled."""
-LARGE_BYTES = 256 * 1024
+LARGE_BYTES: Final = 256 * 1024
 """From here on packing takes longer than a millisecond, which belongs into a thread."""
 
-_MARK = b":zstd\n"
+_MARK: Final = b":zstd\n"
 
 
 def pack(headers: Headers, body: bytes) -> tuple[bytes, bytes]:

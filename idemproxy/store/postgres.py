@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 import asyncpg
 
@@ -28,16 +28,16 @@ from idemproxy.store.packing import LARGE_BYTES, pack, unpack
 from idemproxy.store.pool import is_writable
 from idemproxy.tasks import Tasks
 
-SIDE_BY_SIDE = 3
+SIDE_BY_SIDE: Final = 3
 """Batches of claims and completions under way at a time: see `batch.SLOW_SECONDS`."""
-BATCH_ITEMS = 256
-BATCH_BYTES = 256 * 1024
+BATCH_ITEMS: Final = 256
+BATCH_BYTES: Final = 256 * 1024
 """Bounds what one statement carries of answers, for everything else in its batch waits until that has been sent and
 written. A single larger answer still travels, alone."""
-READ_TRIES = 8
+READ_TRIES: Final = 8
 """A record that is released between insert and read makes the next insert win, unless somebody else was quicker again.
 Whoever loses so often is told the truth: others are at work on it."""
-BUSY_SECONDS = 1.0
+BUSY_SECONDS: Final = 1.0
 """What is said to be left of the lease of such an owner."""
 
 Columns = tuple[str | bytes, ...]
@@ -51,7 +51,16 @@ class Completion(NamedTuple):
 
 
 class PostgresStore:
-    def __init__(self, pool: asyncpg.Pool, timed: Timed, failed: Callable[[], None], known: Known) -> None:
+    def __init__(
+        self,
+        pool: asyncpg.Pool,
+        timed: Timed,
+        failed: Callable[[], None],
+        known: Known,
+        *,
+        among_others: bool = False,
+    ) -> None:
+        """`among_others`: this process is one of several workers that share the machine's cores."""
         self._pool = pool
         self._known = known
         # Duplicates of a claim under way wait for it, and learn from `known` what came of it.
@@ -71,6 +80,7 @@ class PostgresStore:
             tasks=self._tasks,
             max_items=BATCH_ITEMS,
             side_by_side=SIDE_BY_SIDE,
+            among_others=among_others,
             size=_body_size,
             max_size=BATCH_BYTES,
             late=self._give_back,

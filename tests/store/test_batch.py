@@ -87,6 +87,23 @@ async def test_a_quick_batch_is_waited_for() -> None:
     assert statement.batches == [[1], [2, 3]]
 
 
+async def test_a_worker_among_others_waits_for_those_who_come_back_at_once() -> None:
+    statement = Statement()
+    statement.gate.clear()
+    batcher = Batcher("count", Track, statement, tasks=Tasks(), max_items=10, among_others=True)
+
+    async def twice(number: int) -> tuple[int, int]:
+        return await batcher.submit(number), await batcher.submit(number + 1)
+
+    pairs = asyncio.gather(*(twice(number) for number in (10, 20)))
+    await statement.started.wait()
+    alone = batcher.submit(7)
+    statement.gate.set()
+    assert await pairs == [(100, 110), (200, 210)]
+    assert await alone == 70
+    assert statement.batches == [[10, 20], [7, 11, 21]], "without waiting, 7 would have travelled alone"
+
+
 async def test_a_batch_has_at_most_so_many_items() -> None:
     statement = Statement()
     batcher = Batcher("count", Track, statement, tasks=Tasks(), max_items=3)
