@@ -42,8 +42,12 @@ class Orders:
         self._ledger = os.open(ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._executions = executions(ledger)  # of the process before this one
         self._delay = float(os.environ.get(DELAY, "0"))
+        # The loop knows a connection only while it reads from it. One that waits at E with its buffer full is known to
+        # its own task alone, and both would be collected as garbage.
+        self._serving: set[asyncio.Task[None] | None] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._serving.add(task := asyncio.current_task())
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             if head.startswith("GET "):
@@ -54,6 +58,7 @@ class Orders:
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
+            self._serving.discard(task)
             writer.close()
 
     async def _execute(self, head: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
