@@ -61,10 +61,13 @@ from setuptools import setup
 
 folder, group, *modules = sys.argv[1:]
 options = ["--ignore-missing-imports", "--no-warn-unused-ignores", "--python-version", "%d.%d" % sys.version_info[:2]]
+parts = mypycify([*options, *modules], opt_level="2", debug_level="0", group_name=group, target_dir=folder)
+for part in parts:  # calls within the library need no way out of it
+    part.extra_compile_args += ["-fvisibility=hidden", "-fno-semantic-interposition"]
 setup(
     name="idemproxy",
     packages=[],
-    ext_modules=mypycify([*options, *modules], opt_level="2", debug_level="0", group_name=group, target_dir=folder),
+    ext_modules=parts,
     script_args=["--quiet", "build_ext", "--build-lib", folder + "/lib", "--build-temp", folder + "/temp"],
 )
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from idemproxy.core.messages import Headers, header_values, lower
 
@@ -41,7 +42,11 @@ class Hop:
         if self.forwarded is Forwarded.REPLACE:
             headers = tuple(line for line in headers if not _speaks_of_clients(line[0].lower()))
         client = peer.encode() or b"unknown"
-        at = {lower(name): n for n, (name, _) in enumerate(headers)}
+        at: dict[bytes, int] = {}
+        for n, line in enumerate(headers):
+            name = lower(line[0])
+            if name in _OF_CLIENTS:
+                at[name] = n
         lines = list(headers)
         _add(lines, at.get(b"x-forwarded-for"), b"X-Forwarded-For", client)
         if b"forwarded" in at:
@@ -51,6 +56,9 @@ class Hop:
         if b"x-forwarded-proto" not in at:
             lines.append((b"X-Forwarded-Proto", b"http"))
         return tuple(lines)
+
+
+_OF_CLIENTS: Final = frozenset({b"forwarded", b"host", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"})
 
 
 def _speaks_of_clients(name: bytes) -> bool:

@@ -26,9 +26,21 @@ def texts(*columns: Sequence[str]) -> list[str]:
     raise BadItem("texts that hold every character there is")
 
 
+_spelled: Final[dict[float, str]] = {}
+_SPELLED_MAX: Final = 256
+"""Leases and times to live are as many as the contract has; writing a float out takes longer than finding it here."""
+
+
 def seconds(column: Sequence[float]) -> str:
     """Joined by blanks, exactly as they are: `string_to_array(…, ' ')` undoes that."""
-    return " ".join(map(repr, column))
+    return " ".join([_spelled.get(value) or _spell(value) for value in column])
+
+
+def _spell(value: float) -> str:
+    text = repr(value)
+    if len(_spelled) < _SPELLED_MAX and value % 1 == 0:  # others are ages, of which no two are alike
+        _spelled[value] = text
+    return text
 
 
 def numbers(column: Sequence[int | None]) -> str:
