@@ -12,7 +12,7 @@ import pytest
 from idemproxy.core.record import Expired, Lease
 from idemproxy.store import queries
 from idemproxy.store import sweep as sweeping
-from idemproxy.store.sweep import deletions, run_batch, strippings, sweep, sweep_forever
+from idemproxy.store.sweep import SWEEP_BATCH, deletions, run_batch, strippings, sweep, sweep_forever
 from tests.support.process import until
 from tests.support.records import CREATED, EXPIRE, claim_of, count, pool_on, record, store_on
 
@@ -142,7 +142,7 @@ async def test_many_replicas_together_delete_each_record_once(database: str, row
         await pool.close()
     left = await count(rows)
     assert sum(counts) + left == 2500
-    assert max(counts) >= 1000
+    assert sum(counts) >= SWEEP_BATCH  # whoever finds another one at work leaves the rest to it, or to the next round
 
 
 # Tombstones
