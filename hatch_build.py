@@ -39,7 +39,6 @@ COMPILED = (
     "store/cache.py",
     "store/columns.py",
     "store/event.py",
-    "store/events.py",
     "store/known.py",
     "store/lane.py",
     "store/packing.py",

@@ -17,6 +17,7 @@ from idemproxy.operator.history import event_of, flows
 from idemproxy.operator.metrics import Metrics
 from idemproxy.pace import at_half_speed
 from idemproxy.ports import Finished
+from idemproxy.store.batch import BadItem
 from idemproxy.store.errors import FAULTS
 from idemproxy.store.event import Event, Kind
 from idemproxy.store.events import SWEEP_BATCH, WRITE_BATCH, Events, Pair
@@ -24,9 +25,10 @@ from idemproxy.store.events import SWEEP_BATCH, WRITE_BATCH, Events, Pair
 log = logging.getLogger("idemproxy")
 
 FLUSH_SECONDS = 1.0
-QUEUE_MAX = 10_000
-"""A second's worth at more than the proxy's full speed; a few megabytes."""
+QUEUE_MAX = 20_000
+"""A second's worth at more than the proxy's full speed; some ten megabytes."""
 SWEEP_SECONDS = 60.0
+UNWRITTEN: tuple[type[Exception], ...] = (*FAULTS, BadItem)
 
 
 class Audit:
@@ -100,7 +102,7 @@ class Audit:
             self._metrics.event(kind.value, sum(event.count for event in batch if event.kind is kind))
         try:
             await self._events.write(batch)
-        except FAULTS as failure:
+        except UNWRITTEN as failure:
             self._metrics.events_dropped.inc(len(batch))
             log.warning("%d audit events were dropped: %s", len(batch), type(failure).__name__)
             return
@@ -115,7 +117,7 @@ class Audit:
                 _warn(pair)
             if pairs:
                 await self._events.write([_suspected(pair) for pair in pairs])
-        except FAULTS as failure:
+        except UNWRITTEN as failure:
             log.warning("suspected duplicates were not looked for: %s", type(failure).__name__)
 
     async def sweep(self) -> None:

@@ -44,7 +44,7 @@ def _spell(value: float) -> str:
 
 
 def numbers(column: Sequence[int | None]) -> str:
-    """The same; what is missing is a dash."""
+    """Whole ones; what is missing is a dash."""
     return " ".join(["-" if number is None else str(number) for number in column])
 
 

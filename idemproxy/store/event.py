@@ -1,11 +1,15 @@
-"""What happened to a record, as it is kept."""
+"""What happened to a record, as it is kept, and as the columns of a batch (store/columns.py)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, Final
+
+import orjson
 
 from idemproxy.core.record import RecordId
+from idemproxy.store.columns import hashes, identified, numbers, texts
 
 
 class Kind(Enum):
@@ -48,3 +52,43 @@ class Event:
         """Whether it only would have happened: what shadow mode saw."""
         self.count = count
         """How many alike came within one batch."""
+
+
+_NO_FINGERPRINT: Final = bytes(33)
+
+
+def event_columns(events: Sequence[Event], now: float, number: int) -> tuple[str | bytes | int, ...]:
+    """Of `write_events`. Ages are of this process's clock, times are the database's."""
+    separator, keys, routes, details = texts(
+        [event.id.key for event in events],
+        [event.id.route for event in events],
+        [orjson.dumps(event.detail).decode() if event.detail else "-" for event in events],
+    )
+    return (
+        separator,
+        keys,
+        routes,
+        hashes([event.id.scope for event in events], 32),
+        hashes([event.fingerprint or _NO_FINGERPRINT for event in events], 33),
+        _ages(events, now),
+        number,
+        " ".join([event.kind.value for event in events]),
+        " ".join(["t" if event.shadow else "f" for event in events]),
+        numbers([event.count for event in events]),
+        numbers([event.status for event in events]),
+        numbers([event.attempt for event in events]),
+        " ".join([event.trace or "-" for event in events]),
+        details,
+    )
+
+
+def write_columns(writes: Sequence[Event], now: float) -> tuple[str | bytes, ...]:
+    """Of `find_same_writes`."""
+    separator, keys, routes, scopes = identified([write.id for write in writes])
+    fingerprints = hashes([write.fingerprint or _NO_FINGERPRINT for write in writes], 33)
+    return separator, keys, routes, scopes, fingerprints, _ages(writes, now)
+
+
+def _ages(events: Sequence[Event], now: float) -> str:
+    """In whole microseconds: a float takes ten times as long to spell."""
+    return numbers([int((now - event.at) * 1_000_000) for event in events])

@@ -5,30 +5,22 @@ They may be lost where records may not (a crash within the last second), so thei
 
 from __future__ import annotations
 
-import itertools
 import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import asyncpg
-import orjson
 
 from idemproxy.core.record import RecordId
 from idemproxy.store import queries
-from idemproxy.store.columns import hashes, identified, seconds
-from idemproxy.store.event import Event
+from idemproxy.store.event import Event, event_columns, write_columns
 from idemproxy.store.records import ACQUIRE_SECONDS
 
-WRITE_BATCH = 100
-"""Made ready within a millisecond or two: longer, and every request that comes meanwhile would wait for it."""
+WRITE_BATCH = 250
+"""Made ready within a millisecond: longer, and every request that comes meanwhile would wait for it."""
 SWEEP_BATCH = 1000
-COLUMNS = (
-    *("key", "scope", "route", "at", "id", "event", "shadow", "count", "status", "attempt", "fingerprint", "trace"),
-    "detail",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,47 +44,25 @@ class Seen:
 class Events:
     def __init__(self, pool: asyncpg.Pool) -> None:
         self._pool = pool
-        self._numbers = itertools.count(secrets.randbits(62))
+        self._number = secrets.randbits(62)
+        """Of the next event: random at first, so that no two writers use the same ones."""
         self._sql = {**queries.load(), **queries.load("operator.sql")}
 
     async def write(self, events: Sequence[Event]) -> None:
-        async with self._pool.acquire(timeout=ACQUIRE_SECONDS) as connection, connection.transaction():
-            # Ages are of this process's clock, times are the database's.
-            now = await connection.fetchval(self._sql["begin_events"]) - timedelta(seconds=time.monotonic())
-            rows = [
-                (
-                    *event.id,
-                    now + timedelta(seconds=event.at),
-                    next(self._numbers),
-                    event.kind.value,
-                    event.shadow,
-                    event.count,
-                    event.status,
-                    event.attempt,
-                    event.fingerprint,
-                    event.trace,
-                    orjson.dumps(event.detail).decode() if event.detail else None,
-                )
-                for event in events
-            ]
-            # COPY takes rows as they are: as the columns of an INSERT they cost this process several times as much.
-            await connection.copy_records_to_table("events", schema_name="idemproxy", columns=COLUMNS, records=rows)
+        number = self._number
+        self._number += len(events)
+        columns = event_columns(events, time.monotonic(), number)
+        async with self._pool.acquire(timeout=ACQUIRE_SECONDS) as connection:
+            await connection.execute(self._sql["write_events"], *columns)
 
     async def same_writes(self, writes: Sequence[Event], window: float) -> list[Pair]:
         """For each of these first writes of one mode the nearest earlier one under another key, where there is one."""
         now = time.monotonic()
-        ages = [max(0.0, now - event.at) for event in writes]
+        columns = write_columns(writes, now)
         async with self._pool.acquire(timeout=ACQUIRE_SECONDS) as connection:
-            rows = await connection.fetch(
-                self._sql["find_same_writes"],
-                *identified([event.id for event in writes]),
-                hashes([event.fingerprint or b"" for event in writes], 33),
-                seconds(ages),
-                window,
-                writes[0].shadow,
-            )
-        found = [(row["n"] - 1, row["key"], row["age"]) for row in rows]
-        return [Pair(writes[n], key, round(age - ages[n], 3)) for n, key, age in found]
+            rows = await connection.fetch(self._sql["find_same_writes"], *columns, window, writes[0].shadow)
+        found = [(writes[row["n"] - 1], row["key"], row["age"]) for row in rows]
+        return [Pair(write, key, round(age - (now - write.at), 3)) for write, key, age in found]
 
     async def shadow_writes(self, wishes: Sequence[tuple[Event, float]]) -> dict[RecordId, list[Seen]]:
         """What shadow mode has seen under the ids of these events, each within its time to live."""

@@ -74,7 +74,7 @@ SELECT pg_notify($1, $2);
 -- name: write_resolved
 -- The event that goes with an operator's verdict.
 INSERT INTO idemproxy.events (key, scope, route, at, id, event, shadow, count, attempt, detail)
-VALUES ($1, $2, $3, now(), $4, 'resolved', false, 1, $5, jsonb_build_object('action', $6::text));
+VALUES ($1, $2, $3, now(), $4, 'resolved', false, 1, $5, json_build_object('action', $6::text));
 
 -- name: record_changes
 SELECT at, action, who, reason, before FROM idemproxy.changes
@@ -85,9 +85,21 @@ SELECT at, action, who, reason, before FROM idemproxy.changes
 SELECT key, scope, route, at, action, who, reason, before FROM idemproxy.changes
  ORDER BY at DESC LIMIT $1;
 
--- name: begin_events
--- What time it is, for a batch of events that is written in this transaction; its commit need not wait for the disk.
-SELECT clock_timestamp() FROM set_config('synchronous_commit', 'off', true);
+-- name: write_events
+-- A batch of events, each so many microseconds ago; their commit need not wait for the disk. They are numbered by their
+-- writer, from $7 on. Columns come as in queries.sql; a dash stands for nothing, and so does a fingerprint of zeros.
+INSERT INTO idemproxy.events
+    (key, scope, route, at, id, event, shadow, count, status, attempt, fingerprint, trace, detail)
+SELECT happened.key, substr($4::bytea, 32 * n::int - 31, 32), happened.route, now() - age * interval '1 microsecond',
+       $7::bigint + n, happened.event, happened.shadow, happened.count, happened.status, happened.attempt,
+       nullif(substr($5::bytea, 33 * n::int - 32, 33), decode(repeat('00', 33), 'hex')), happened.trace,
+       happened.detail::json
+  FROM unnest(string_to_array($2, $1), string_to_array($3, $1), string_to_array($6, ' ')::bigint[],
+              string_to_array($8, ' '), string_to_array($9, ' ')::boolean[], string_to_array($10, ' ')::int[],
+              string_to_array($11, ' ', '-')::smallint[], string_to_array($12, ' ', '-')::int[],
+              string_to_array($13, ' ', '-'), string_to_array($14, $1, '-')) WITH ORDINALITY
+       AS happened (key, route, age, event, shadow, count, status, attempt, trace, detail, n),
+       set_config('synchronous_commit', 'off', true);
 
 -- name: record_events
 SELECT at, event, shadow, count, status, attempt, trace, detail FROM idemproxy.events
@@ -99,19 +111,20 @@ SELECT key, scope, route, at, event, shadow, count, status, attempt, trace, deta
  ORDER BY at DESC LIMIT $1;
 
 -- name: find_same_writes
--- For each of these writes the nearest earlier one of the same caller, route and fingerprint under another key. One look
--- at the index each: where every write is the same, all of them together would be a square. Columns come as in
--- queries.sql.
+-- For each of these writes, so many microseconds ago, the nearest earlier one of the same caller, route and fingerprint
+-- under another key. One look at the index each: where every write is the same, all of them together would be a square.
+-- Columns come as in queries.sql.
 SELECT wish.n, found.key, extract(epoch FROM now() - found.at)::float8 AS age
-  FROM unnest(string_to_array($2, $1), string_to_array($3, $1), string_to_array($6, ' ')::float8[]) WITH ORDINALITY
+  FROM unnest(string_to_array($2, $1), string_to_array($3, $1), string_to_array($6, ' ')::bigint[]) WITH ORDINALITY
        AS wish (key, route, age, n)
  CROSS JOIN LATERAL (
            SELECT event.key, event.at FROM idemproxy.events AS event
             WHERE event.scope = substr($4::bytea, 32 * n::int - 31, 32) AND event.route = wish.route
               AND event.fingerprint = substr($5::bytea, 33 * n::int - 32, 33)
               AND event.event = 'first_write' AND event.key <> wish.key
-              AND event.at < now() - wish.age * interval '1 second'
-              AND event.at > now() - (wish.age + $7::float8) * interval '1 second' AND event.shadow = $8
+              AND event.at < now() - wish.age * interval '1 microsecond'
+              AND event.at > now() - wish.age * interval '1 microsecond' - $7::float8 * interval '1 second'
+              AND event.shadow = $8
             ORDER BY event.at DESC LIMIT 1) AS found;
 
 -- name: find_shadow_writes

@@ -141,6 +141,22 @@ async def test_a_full_queue_drops_and_counts_and_never_grows(database: str, monk
     await pool.close()
 
 
+async def test_events_that_cannot_be_written_are_dropped_and_counted(database: str) -> None:
+    """No column of a batch can be told apart where its texts hold every separator there is."""
+    pool = await open_pool(database, 100)
+    metrics = Metrics()
+    audit = Audit(Events(pool), metrics, keep_seconds=60, window=60)
+    every = "".join(map(chr, (*range(32), *range(0xE000, 0xF900))))
+    for route in (every, "POST /"):
+        audit.put(Event(Kind.CONFLICT, RecordId("order-1", bytes(32), route), 0.0))
+    await audit.flush()
+    assert metrics.registry.get_sample_value("idemproxy_audit_events_dropped_total") == 2
+    audit.put(Event(Kind.CONFLICT, RecordId("order-1", bytes(32), "POST /"), 0.0))
+    await audit.flush()
+    assert await pool.fetchval("SELECT count(*) FROM idemproxy.events") == 1
+    await pool.close()
+
+
 async def test_a_store_that_fails_costs_events_and_no_exchange(proxy: StartProxy, rows: asyncpg.Connection) -> None:
     async with orders_api() as orders, proxy(orders.url) as service:
         await rows.execute("ALTER TABLE idemproxy.events RENAME TO gone")
