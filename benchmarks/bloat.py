@@ -19,7 +19,7 @@ import click
 
 from idemproxy.core.record import RecordId
 from idemproxy.store import queries
-from idemproxy.store.columns import answers, identified, numbers, seconds
+from idemproxy.store.columns import answers, identified, numbers
 from idemproxy.store.embedded import EmbeddedPostgres
 from idemproxy.store.migrate import migrate
 from idemproxy.store.pool import open_pool
@@ -54,8 +54,8 @@ async def write(pool: asyncpg.Pool, keys: int, *, ttl: float = AT_ONCE) -> None:
         for start in range(0, keys, BATCH_ITEMS):
             number = min(BATCH_ITEMS, keys - start)
             ids = identified(sorted(RecordId(str(uuid.uuid4()), SCOPE, "POST /orders") for _ in range(number)))
-            tokens, ttls = os.urandom(16 * number), seconds([ttl] * number)
-            await connection.fetch(sql["claim"], *ids, FINGERPRINT * number, tokens, seconds([30.0] * number), ttls)
+            tokens, ttls = os.urandom(16 * number), numbers([ttl] * number)
+            await connection.fetch(sql["claim"], *ids, FINGERPRINT * number, tokens, numbers([30.0] * number), ttls)
             kept = answers([(HEADERS, BODY)] * number)
             done = await connection.fetch(sql["complete"], *ids, tokens, ttls, numbers([201] * number), *kept)
             if len(done) != number:

@@ -15,7 +15,7 @@ import logging
 import os
 import time
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, assert_never
+from typing import Final, assert_never
 
 from idemproxy.core.detection import Verdict
 from idemproxy.core.fingerprint import LARGE_BODY
@@ -39,6 +39,7 @@ from idemproxy.core.problems import MAY_HAVE_RUN, Code, Problem
 from idemproxy.core.record import Claim, Lease, RecordId, Running
 from idemproxy.core.replies import STORED_FALSE, Reply, first_write, marked
 from idemproxy.core.steering import Steering, lasting, steering
+from idemproxy.core.value import Value
 from idemproxy.forwarding import forward, request_headers
 from idemproxy.ports import (
     BodyLost,
@@ -83,11 +84,15 @@ _REFUSAL_OUTCOMES: Final = {
 }
 
 
-class Heard(NamedTuple):
+class Heard(Value):
     """What the client gets, and the word for it in logs and metrics."""
 
-    outcome: Outcome
-    reply: Reply | LiveReply
+    __match_args__ = ("outcome", "reply")
+    __slots__ = __match_args__
+
+    def __init__(self, outcome: Outcome, reply: Reply | LiveReply) -> None:
+        self.outcome: Final = outcome
+        self.reply: Final = reply
 
 
 @dataclass(frozen=True, slots=True)

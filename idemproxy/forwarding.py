@@ -10,7 +10,7 @@ from typing import assert_never
 from idemproxy.core.headers import to_upstream
 from idemproxy.core.hops import Hop
 from idemproxy.core.identity import derived_key, wire_key
-from idemproxy.core.messages import Headers, Request, header_value
+from idemproxy.core.messages import Headers, Request, digits, header_value
 from idemproxy.core.policy import DerivedKey, ForwardKey, HeaderKey, Policy
 from idemproxy.core.record import Lease
 from idemproxy.ports import Lost, NotSent, Opened, Upstream
@@ -57,6 +57,6 @@ def request_headers(request: Request, lease: Lease, policy: Policy, hop: Hop) ->
             drop = name.lower()
         case _:
             assert_never(policy.forward_key)
-    length = (b"Content-Length", str(len(request.body)).encode())
+    length = (b"Content-Length", digits(len(request.body)))
     sent = to_upstream(request.headers, hop=hop, framing=length, own=policy.own, key=key, drop_key=drop)
-    return (*sent, (b"Idempotency-Attempt", str(lease.attempt).encode()))
+    return (*sent, (b"Idempotency-Attempt", digits(lease.attempt)))

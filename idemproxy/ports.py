@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import NamedTuple, Protocol
+from typing import Final, Protocol
 
 from idemproxy.core.judge import Settlement
 from idemproxy.core.messages import Answer, Headers, Request
 from idemproxy.core.policy import Operation
 from idemproxy.core.problems import Code
 from idemproxy.core.record import Claim, Completed, Found, Lease, RecordId, Step
+from idemproxy.core.value import Value
 
 
 class Loss(Enum):
@@ -69,13 +70,17 @@ class AnswerBody(Protocol):
         ...
 
 
-class Opened(NamedTuple):
+class Opened(Value):
     """The head of an answer has arrived; its body follows."""
 
-    status: int
-    reason: bytes
-    headers: Headers
-    body: AnswerBody
+    __match_args__ = ("status", "reason", "headers", "body")
+    __slots__ = __match_args__
+
+    def __init__(self, status: int, reason: bytes, headers: Headers, body: AnswerBody) -> None:
+        self.status: Final = status
+        self.reason: Final = reason
+        self.headers: Final = headers
+        self.body: Final = body
 
 
 class Channel(Protocol):
@@ -218,16 +223,29 @@ class Trail:
         self.settled: float | None = None
 
 
-class Finished(NamedTuple):
+class Finished(Value):
     """A request to a guarded operation that has been answered. Without a trail, it was refused before any claim."""
 
-    outcome: Outcome
-    request: Request
-    operation: Operation
-    id: RecordId | None
-    status: int
-    seconds: float
-    trail: Trail | None
+    __match_args__ = ("outcome", "request", "operation", "id", "status", "seconds", "trail")
+    __slots__ = __match_args__
+
+    def __init__(
+        self,
+        outcome: Outcome,
+        request: Request,
+        operation: Operation,
+        id: RecordId | None,
+        status: int,
+        seconds: float,
+        trail: Trail | None,
+    ) -> None:
+        self.outcome: Final = outcome
+        self.request: Final = request
+        self.operation: Final = operation
+        self.id: Final = id
+        self.status: Final = status
+        self.seconds: Final = seconds
+        self.trail: Final = trail
 
 
 class Observer(Protocol):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, NamedTuple, assert_never
+from typing import Any, Final, assert_never
 
 from idemproxy.core.judge import Settlement
 from idemproxy.core.messages import Answer
 from idemproxy.core.record import Lease, RecordId
+from idemproxy.core.value import Value
 from idemproxy.ports import Observer, Store, StoreUnavailable, Trail
 from idemproxy.tasks import Tasks
 
@@ -134,7 +135,11 @@ class Renewals:
             self._observer.lease_lost(held.lease.claim.id)
 
 
-class _Held(NamedTuple):
-    lease: Lease
-    trail: Trail
-    due: float
+class _Held(Value):
+    __match_args__ = ("lease", "trail", "due")
+    __slots__ = __match_args__
+
+    def __init__(self, lease: Lease, trail: Trail, due: float) -> None:
+        self.lease: Final = lease
+        self.trail: Final = trail
+        self.due: Final = due

@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from idemproxy.core.bodies import Field, decoded, form_fields, in_any_order, multipart_fields, packed, parameters
 from idemproxy.core.canonical import Pointer, canonical_json
 from idemproxy.core.messages import Headers, Request, header_values
+from idemproxy.core.value import Value
 
 LARGE_BODY: Final = 64 * 1024
 """From here on, fingerprint off the event loop: this much ordinary JSON takes 1 ms, an array of decimals 8,
@@ -34,11 +35,15 @@ class FingerprintRules:
     include: tuple[Pointer, ...] = ()
 
 
-class Fingerprint(NamedTuple):
+class Fingerprint(Value):
     """A digest and the version of the rules that made it; equal only if both are."""
 
-    version: int
-    digest: bytes
+    __match_args__ = ("version", "digest")
+    __slots__ = __match_args__
+
+    def __init__(self, version: int, digest: bytes) -> None:
+        self.version: Final = version
+        self.digest: Final = digest
 
     def to_bytes(self) -> bytes:
         return bytes((self.version,)) + self.digest

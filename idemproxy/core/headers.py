@@ -79,6 +79,10 @@ def nominates_protected(names: frozenset[bytes], own: frozenset[bytes]) -> bool:
     return any(name in _PROTECTED or name in own or name.startswith(_PROTECTED_PREFIXES) for name in names)
 
 
+_UNDERSCORE: Final = ord("_")
+"""As a number: where bytes are looked for in bytes, Python first makes an error of their not being one."""
+
+
 def looks_like(name: bytes, own: frozenset[bytes]) -> bool:
     """Whether a field is one of `own` with underscores: many servers read `Idempotency_Key` as the real one."""
     return name not in own and name.replace(b"_", b"-") in own
@@ -119,7 +123,7 @@ def to_upstream(
             lines.append(line)
             seen.add(name)
         elif not (
-            name in _OWN_REQUEST or name in named or name == drop_key or (b"_" in name and looks_like(name, own))
+            name in _OWN_REQUEST or name in named or name == drop_key or (_UNDERSCORE in name and looks_like(name, own))
         ):
             lines.append(line)
     if b"host" not in seen:
@@ -162,12 +166,24 @@ def to_store(headers: Headers) -> Headers:
 
 def on_the_wire(headers: Headers) -> bytes:
     """Field lines as they are sent, without the empty line that ends them."""
-    return b"".join([name + b": " + value + b"\r\n" for name, value in headers])
+    pieces: list[bytes] = []
+    for name, value in headers:
+        pieces.append(name)
+        pieces.append(b": ")
+        pieces.append(value)
+        pieces.append(b"\r\n")
+    return b"".join(pieces)
 
 
 def encode(headers: Headers) -> bytes:
     """Field lines as one block of bytes. Values cannot hold CR or LF: the upstream's parser has refused those."""
-    return b"".join([name + b":" + value + b"\n" for name, value in headers])
+    pieces: list[bytes] = []
+    for name, value in headers:
+        pieces.append(name)
+        pieces.append(b":")
+        pieces.append(value)
+        pieces.append(b"\n")
+    return b"".join(pieces)
 
 
 def decode(block: bytes) -> Headers:

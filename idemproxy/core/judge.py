@@ -14,7 +14,7 @@ import hmac
 import math
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple, assert_never
+from typing import Final, assert_never
 
 from idemproxy.core.detection import Detection
 from idemproxy.core.messages import Answer
@@ -22,13 +22,18 @@ from idemproxy.core.policy import InFlight, OnUnknown, Policy
 from idemproxy.core.problems import Code, Problem
 from idemproxy.core.record import Completed, Expired, Found, Lease, Running, Unknown
 from idemproxy.core.steering import SILENT, Became, Steering
+from idemproxy.core.value import Value
 
 RETRY_RUNNING_SECONDS: Final = 1
 """Most writes end within a second, and asking again costs one indexed read: better than a lease's full length."""
 
 
-class Forward(NamedTuple):
-    lease: Lease
+class Forward(Value):
+    __match_args__ = ("lease",)
+    __slots__ = __match_args__
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease: Final = lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +44,12 @@ class Probe:
     detection: Detection
 
 
-class Replay(NamedTuple):
-    answer: Answer
+class Replay(Value):
+    __match_args__ = ("answer",)
+    __slots__ = __match_args__
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer: Final = answer
 
 
 @dataclass(frozen=True, slots=True)

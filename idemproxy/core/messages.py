@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
+
+from idemproxy.core.value import Value
 
 Headers = tuple[tuple[bytes, bytes], ...]
 """Field lines as received: (name, value) in order. Names keep their case; compare them lower-cased."""
@@ -24,17 +26,22 @@ class Request:
         self.query: Final = query
 
 
-class Answer(NamedTuple):
+class Answer(Value):
     """A whole answer, as the upstream gave it or as it was stored."""
 
-    status: int
-    reason: bytes
-    headers: Headers
-    body: bytes
+    __match_args__ = ("status", "reason", "headers", "body")
+    __slots__ = __match_args__
+
+    def __init__(self, status: int, reason: bytes, headers: Headers, body: bytes) -> None:
+        self.status: Final = status
+        self.reason: Final = reason
+        self.headers: Final = headers
+        self.body: Final = body
 
 
 _lowered: Final[dict[bytes, bytes]] = {}
-_LOWERED_MAX: Final = 1024
+_spelled: Final[dict[bytes, bytes]] = {}
+_NAMES_MAX: Final = 1024
 _NAME_MAX: Final = 64
 """So that nobody can fill memory with names that they make up: 1024 of 64 bytes are some 200 KiB."""
 
@@ -45,9 +52,27 @@ def lower(name: bytes) -> bytes:
     if known is not None:
         return known
     found = name.lower()
-    if len(_lowered) < _LOWERED_MAX and len(name) <= _NAME_MAX:
+    if len(_lowered) < _NAMES_MAX and len(name) <= _NAME_MAX:
         _lowered[name] = found
     return found
+
+
+def interned(name: bytes) -> bytes:
+    """The one object for this spelling of a name, where there is one: its hash is known, and it compares at once."""
+    known = _spelled.get(name)
+    if known is not None:
+        return known
+    if len(_spelled) < _NAMES_MAX and len(name) <= _NAME_MAX:
+        _spelled[name] = name
+    return name
+
+
+_DIGITS: Final = [str(number).encode() for number in range(1024)]
+
+
+def digits(number: int) -> bytes:
+    """A number as a field's value. Most are statuses and the lengths of short bodies."""
+    return _DIGITS[number] if 0 <= number < 1024 else str(number).encode()
 
 
 def header_values(headers: Headers, name: bytes) -> list[bytes]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from idemproxy.core.messages import Answer
+from idemproxy.core.value import Value
 
 
 class RecordId(NamedTuple):
@@ -20,21 +21,31 @@ class RecordId(NamedTuple):
     route: str
 
 
-class Claim(NamedTuple):
+class Claim(Value):
     """The wish to execute a write. `token` is fresh for each request: by it a claim recognises itself."""
 
-    id: RecordId
-    fingerprint: bytes
-    token: bytes
-    lease_seconds: float
-    ttl_seconds: float
+    __match_args__ = ("id", "fingerprint", "token", "lease_seconds", "ttl_seconds")
+    __slots__ = __match_args__
+
+    def __init__(
+        self, id: RecordId, fingerprint: bytes, token: bytes, lease_seconds: float, ttl_seconds: float
+    ) -> None:
+        self.id: Final = id
+        self.fingerprint: Final = fingerprint
+        self.token: Final = token
+        self.lease_seconds: Final = lease_seconds
+        self.ttl_seconds: Final = ttl_seconds
 
 
-class Lease(NamedTuple):
+class Lease(Value):
     """A claim that was won: the right, for a while and under one token, to execute and to settle."""
 
-    claim: Claim
-    attempt: int
+    __match_args__ = ("claim", "attempt")
+    __slots__ = __match_args__
+
+    def __init__(self, claim: Claim, attempt: int) -> None:
+        self.claim: Final = claim
+        self.attempt: Final = attempt
 
 
 class Running(NamedTuple):
@@ -56,13 +67,17 @@ class Unknown:
     lease_left: float
 
 
-class Completed(NamedTuple):
+class Completed(Value):
     """The write was answered. `answer` is None when it was too large to be kept."""
 
-    token: bytes
-    fingerprint: bytes
-    status: int
-    answer: Answer | None
+    __match_args__ = ("token", "fingerprint", "status", "answer")
+    __slots__ = __match_args__
+
+    def __init__(self, token: bytes, fingerprint: bytes, status: int, answer: Answer | None) -> None:
+        self.token: Final = token
+        self.fingerprint: Final = fingerprint
+        self.status: Final = status
+        self.answer: Final = answer
 
 
 @dataclass(frozen=True, slots=True)

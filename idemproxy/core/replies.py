@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Final, NamedTuple
+from typing import Final
 
 from idemproxy.core.dialects import Dialect
 from idemproxy.core.identity import wire_key
-from idemproxy.core.messages import Answer, Headers
+from idemproxy.core.messages import Answer, Headers, digits
 from idemproxy.core.policy import Policy, ReplayStatus
 from idemproxy.core.problems import Problem
 from idemproxy.core.profiles import AGENT
+from idemproxy.core.value import Value
 
 DESCRIBED_BY = (b"Link", b'</.well-known/idempotency>; rel="describedby"')
 STORED_FALSE = (b"Idempotency-Stored", b"false")
@@ -22,13 +23,17 @@ def reason(status: int) -> bytes:
     return _REASONS.get(status, b"")
 
 
-class Reply(NamedTuple):
+class Reply(Value):
     """A whole reply: status line, fields in order, body. Its framing is the server's business."""
 
-    status: int
-    reason: bytes
-    headers: Headers
-    body: bytes
+    __match_args__ = ("status", "reason", "headers", "body")
+    __slots__ = __match_args__
+
+    def __init__(self, status: int, reason: bytes, headers: Headers, body: bytes) -> None:
+        self.status: Final = status
+        self.reason: Final = reason
+        self.headers: Final = headers
+        self.body: Final = body
 
     def with_fields(self, more: Headers) -> Reply:
         return Reply(self.status, self.reason, self.headers + more, self.body) if more else self
@@ -45,7 +50,7 @@ def marked(headers: Headers, key: str, policy: Policy, *, replay: bool, attempt:
     if replay or marker.on_first:
         lines.append((marker.name, b"true" if replay else b"false"))
     if attempt > 1:
-        lines.append((b"Idempotency-Attempt", str(attempt).encode()))
+        lines.append((b"Idempotency-Attempt", digits(attempt)))
     lines += _own(key)
     return tuple(lines)
 
@@ -81,7 +86,7 @@ def refusal(
     if words.conflict is not None:
         lines.append((b"Idempotency-Conflict", words.conflict.encode()))
     if problem.retry_after is not None:
-        lines.append((b"Retry-After", str(problem.retry_after).encode()))
+        lines.append((b"Retry-After", digits(problem.retry_after)))
     if not problem.retriable:
         lines += [(b"x-should-retry", b"false"), (b"Stripe-Should-Retry", b"false")]
     if guarded:

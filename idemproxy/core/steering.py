@@ -70,4 +70,4 @@ def lasting(lease: Lease, said: Steering) -> Lease:
     """The lease, with the time to live that the upstream asked for."""
     if said.ttl_seconds is None:
         return lease
-    return lease._replace(claim=lease.claim._replace(ttl_seconds=said.ttl_seconds))
+    return lease.having(claim=lease.claim.having(ttl_seconds=said.ttl_seconds))

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
-from idemproxy.core.messages import Headers
+from idemproxy.core.messages import Headers, interned
 from idemproxy.core.problems import Code
+from idemproxy.core.value import Value
 from idemproxy.edge.limits import ClientLimits
 
 _TOKEN: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -29,24 +30,38 @@ _ONCE: Final = frozenset({b"content-length", b"transfer-encoding", b"host", b"co
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"connection", b"host"})
 _LOOKED_AT: Final = _ONCE | {b"connection", b"expect"}
 
-_known: Final[dict[bytes, bytes]] = {}
-"""Names that have been found valid, in lower case: all clients together use a few dozen."""
+_known: Final[dict[bytes, tuple[bytes, bytes]]] = {}
+"""Names that have been found valid, as they are spelled and in lower case: all clients together use a few dozen."""
 _KNOWN_MAX: Final = 1024
 _KNOWN_LENGTH: Final = 64
 """So that nobody can fill memory with names that they make up: 1024 of 64 bytes are some 200 KiB."""
 
 
-class Head(NamedTuple):
-    method: str
-    target: bytes
-    """In origin form: path and query, or `*`."""
-    minor: int
-    """Of the HTTP version: 1.0 or 1.1."""
-    headers: Headers
-    length: int | None
-    chunked: bool
-    keep_alive: bool
-    waits_for_continue: bool
+class Head(Value):
+    __match_args__ = ("method", "target", "minor", "headers", "length", "chunked", "keep_alive", "waits_for_continue")
+    __slots__ = __match_args__
+
+    def __init__(
+        self,
+        method: str,
+        target: bytes,
+        minor: int,
+        headers: Headers,
+        length: int | None,
+        chunked: bool,
+        keep_alive: bool,
+        waits_for_continue: bool,
+    ) -> None:
+        self.method: Final = method
+        self.target: Final = target
+        """In origin form: path and query, or `*`."""
+        self.minor: Final = minor
+        """Of the HTTP version: 1.0 or 1.1."""
+        self.headers: Final = headers
+        self.length: Final = length
+        self.chunked: Final = chunked
+        self.keep_alive: Final = keep_alive
+        self.waits_for_continue: Final = waits_for_continue
 
     @property
     def has_body(self) -> bool:
@@ -154,9 +169,9 @@ def read_fields(lines: list[bytes], limits: ClientLimits) -> tuple[Headers, dict
         name, colon, value = line.partition(b":")
         if not colon:
             raise RefusedError(Code.BAD_REQUEST, "header line not valid")
-        lower = _known.get(name) or _lower(name)
+        spelled, lower = _known.get(name) or _checked(name)
         value = value.strip(b" \t")
-        headers.append((name, value))
+        headers.append((spelled, value))
         if lower in _LOOKED_AT:
             if lower not in seen:
                 seen[lower] = value
@@ -168,8 +183,8 @@ def read_fields(lines: list[bytes], limits: ClientLimits) -> tuple[Headers, dict
     return tuple(headers), seen
 
 
-def _lower(name: bytes) -> bytes:
-    """A field's name in lower case, if it is one."""
+def _checked(name: bytes) -> tuple[bytes, bytes]:
+    """A field's name as it is spelled and in lower case, if it is one."""
     if not _TOKEN.fullmatch(name):
         raise RefusedError(Code.BAD_REQUEST, "header line not valid")
     lower = name.lower()
@@ -177,8 +192,8 @@ def _lower(name: bytes) -> bytes:
         # Servers that turn names into variables (CGI, WSGI) read it as the field it looks like.
         raise RefusedError(Code.BAD_REQUEST, "look-alike of a framing header")
     if len(_known) < _KNOWN_MAX and len(name) <= _KNOWN_LENGTH:
-        _known[name] = lower
-    return lower
+        _known[name] = (interned(name), lower)
+    return name, lower
 
 
 def _framing(seen: dict[bytes, bytes], minor: int) -> tuple[int | None, bool]:

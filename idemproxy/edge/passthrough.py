@@ -7,7 +7,7 @@ from typing import assert_never
 
 from idemproxy.core.headers import nominated, to_client, to_upstream, trailers_to_upstream
 from idemproxy.core.hops import Hop
-from idemproxy.core.messages import Headers, Request, header_value, header_values
+from idemproxy.core.messages import Headers, Request, digits, header_value, header_values
 from idemproxy.core.problems import Code, Problem
 from idemproxy.edge.requests import ClientRequest
 from idemproxy.edge.tunnel import tunnel
@@ -94,11 +94,11 @@ def _body(request: ClientRequest, whole: Request) -> tuple[tuple[bytes, bytes] |
     """The framing of a request's body as the upstream gets it, and the body itself, as a stream unless it was read."""
     head = request.head
     if whole.body:
-        return (b"Content-Length", str(len(whole.body)).encode()), whole.body
+        return (b"Content-Length", digits(len(whole.body))), whole.body
     if head.chunked:
         return (b"Transfer-Encoding", b"chunked"), request
     if head.length is not None:
-        return (b"Content-Length", str(head.length).encode()), request if head.length else b""
+        return (b"Content-Length", digits(head.length)), request if head.length else b""
     return None, b""
 
 

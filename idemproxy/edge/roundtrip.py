@@ -18,7 +18,7 @@ from typing import Final
 
 import httptools
 
-from idemproxy.core.messages import Headers
+from idemproxy.core.messages import Headers, interned
 from idemproxy.edge.channel import Channel
 from idemproxy.edge.connection import Connection
 from idemproxy.edge.writing import chunk, last_chunk
@@ -259,7 +259,7 @@ class RoundTrip:
         self._reason += reason
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._lines.append((name, value))
+        self._lines.append((interned(name), value))
         self._size += len(name) + len(value) + 4  # colon, space, CR, LF
         if self._size > MAX_HEAD_BYTES or len(self._lines) > MAX_HEAD_LINES:
             raise _RefusedError(f"more than {MAX_HEAD_LINES} header lines or {MAX_HEAD_BYTES} bytes of them")

@@ -6,7 +6,7 @@ import time
 from email.utils import formatdate
 
 from idemproxy.core.headers import on_the_wire
-from idemproxy.core.messages import Headers, header_value
+from idemproxy.core.messages import Headers, digits, header_value
 from idemproxy.core.replies import Reply
 
 NO_BODY = (204, 304)
@@ -24,21 +24,22 @@ def _now() -> bytes:
 
 
 def reply_head(status: int, reason: bytes, headers: Headers, *, minor: int, keep_alive: bool) -> bytes:
-    head = b"HTTP/1.1 %d %b\r\n" % (status, reason) + on_the_wire(headers)
+    pieces = [b"HTTP/1.1 ", digits(status), b" ", reason, b"\r\n", on_the_wire(headers)]
     if header_value(headers, b"date") is None:
-        head += b"Date: " + _now() + b"\r\n"
+        pieces += (b"Date: ", _now(), b"\r\n")
     if not keep_alive:
-        head += b"Connection: close\r\n"
+        pieces.append(b"Connection: close\r\n")
     elif minor == 0:
-        head += b"Connection: keep-alive\r\n"
-    return head + b"\r\n"
+        pieces.append(b"Connection: keep-alive\r\n")
+    pieces.append(b"\r\n")
+    return b"".join(pieces)
 
 
 def whole_reply(reply: Reply, *, method: str, minor: int, keep_alive: bool) -> bytes:
     lines = tuple([line for line in reply.headers if len(line[0]) != 14 or line[0].lower() != b"content-length"])
     bodiless = reply.status in NO_BODY
     if not bodiless:
-        lines += ((b"Content-Length", str(len(reply.body)).encode()),)
+        lines += ((b"Content-Length", digits(len(reply.body))),)
     head = reply_head(reply.status, reply.reason, lines, minor=minor, keep_alive=keep_alive)
     return head if bodiless or method == "HEAD" else head + reply.body
 

@@ -149,7 +149,7 @@ class Door:
         asked = [message.id for message in messages if message.id != NO_ID and _is_request(message)]
         replies = [refusal_reply(problem, id, None, self.policy, statuses=False) for id in asked]
         body = b"[" + b",".join(reply.body for reply in replies) + b"]"
-        return Refused(self._any_tool, replies[0]._replace(status=200, reason=b"OK", body=body))
+        return Refused(self._any_tool, replies[0].having(status=200, reason=b"OK", body=body))
 
     def _watch_list(self, opened: Opened) -> Opened:
         return rewritten(opened, self._listed, changes=bool(self._additions))

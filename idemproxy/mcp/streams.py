@@ -27,7 +27,7 @@ def until_response(opened: Opened, id: str) -> Opened:
     """
     if not is_stream(opened.headers):
         return opened
-    return opened._replace(headers=_without_length(opened.headers), body=_UntilResponse(opened.body, id))
+    return opened.having(headers=_without_length(opened.headers), body=_UntilResponse(opened.body, id))
 
 
 def rewritten(opened: Opened, rewrite: Rewrite, *, changes: bool) -> Opened:
@@ -36,8 +36,8 @@ def rewritten(opened: Opened, rewrite: Rewrite, *, changes: bool) -> Opened:
         return opened
     headers = _without_length(opened.headers) if changes else opened.headers
     if is_stream(headers):
-        return opened._replace(headers=headers, body=_Rewritten(opened.body, rewrite))
-    return opened._replace(headers=headers, body=_Whole(opened.body, headers, rewrite))
+        return opened.having(headers=headers, body=_Rewritten(opened.body, rewrite))
+    return opened.having(headers=headers, body=_Whole(opened.body, headers, rewrite))
 
 
 def _without_length(headers: Headers) -> Headers:

@@ -94,9 +94,8 @@ SELECT happened.key, substr($4::bytea, 32 * n::int - 31, 32), happened.route, no
        $7::bigint + n, happened.event, happened.shadow, happened.count, happened.status, happened.attempt,
        nullif(substr($5::bytea, 33 * n::int - 32, 33), decode(repeat('00', 33), 'hex')), happened.trace,
        happened.detail::json
-  FROM unnest(string_to_array($2, $1), string_to_array($3, $1), string_to_array($6, ' ')::bigint[],
-              string_to_array($8, ' '), string_to_array($9, ' ')::boolean[], string_to_array($10, ' ')::int[],
-              string_to_array($11, ' ', '-')::smallint[], string_to_array($12, ' ', '-')::int[],
+  FROM unnest(string_to_array($2, $1), string_to_array($3, $1), $6::text::bigint[], string_to_array($8, ' '),
+              $9::text::boolean[], $10::text::int[], $11::text::smallint[], $12::text::int[],
               string_to_array($13, ' ', '-'), string_to_array($14, $1, '-')) WITH ORDINALITY
        AS happened (key, route, age, event, shadow, count, status, attempt, trace, detail, n),
        set_config('synchronous_commit', 'off', true);
@@ -115,7 +114,7 @@ SELECT key, scope, route, at, event, shadow, count, status, attempt, trace, deta
 -- under another key. One look at the index each: where every write is the same, all of them together would be a square.
 -- Columns come as in queries.sql.
 SELECT wish.n, found.key, extract(epoch FROM now() - found.at)::float8 AS age
-  FROM unnest(string_to_array($2, $1), string_to_array($3, $1), string_to_array($6, ' ')::bigint[]) WITH ORDINALITY
+  FROM unnest(string_to_array($2, $1), string_to_array($3, $1), $6::text::bigint[]) WITH ORDINALITY
        AS wish (key, route, age, n)
  CROSS JOIN LATERAL (
            SELECT event.key, event.at FROM idemproxy.events AS event

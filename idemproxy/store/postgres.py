@@ -10,18 +10,19 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 import asyncpg
 
 from idemproxy.core.messages import Answer
 from idemproxy.core.record import Claim, Completed, Expired, Found, Lease, RecordId, Running, Unknown
 from idemproxy.core.replies import reason
+from idemproxy.core.value import Value
 from idemproxy.ports import StoreUnavailable
 from idemproxy.store import queries
 from idemproxy.store.batch import CALL_SECONDS, Batcher
 from idemproxy.store.cache import now
-from idemproxy.store.columns import answers, hashes, identified, numbers, seconds
+from idemproxy.store.columns import answers, hashes, identified, numbers
 from idemproxy.store.known import Known
 from idemproxy.store.lane import Apart, Lane, Timed
 from idemproxy.store.packing import LARGE_BYTES, pack, unpack
@@ -44,10 +45,14 @@ Columns = tuple[str | bytes, ...]
 """See `store.columns`."""
 
 
-class Completion(NamedTuple):
-    lease: Lease
-    answer: Answer
-    kept: bool
+class Completion(Value):
+    __match_args__ = ("lease", "answer", "kept")
+    __slots__ = __match_args__
+
+    def __init__(self, lease: Lease, answer: Answer, kept: bool) -> None:
+        self.lease: Final = lease
+        self.answer: Final = answer
+        self.kept: Final = kept
 
 
 class PostgresStore:
@@ -289,11 +294,13 @@ def _body_size(item: Claim | Completion) -> int:
 
 
 async def _completion_columns(completions: Sequence[Completion]) -> Columns:
-    packed = [await _packed(answer) if kept else None for _, answer, kept in completions]
+    # A large answer travels alone, so that no other one waits for it.
+    large = any(_body_size(done) >= LARGE_BYTES for done in completions)
+    packed = await asyncio.to_thread(_packed, completions) if large else _packed(completions)
     return (
-        *_lease_columns([lease for lease, _, _ in completions]),
-        seconds([lease.claim.ttl_seconds for lease, _, _ in completions]),
-        numbers([answer.status for _, answer, _ in completions]),
+        *_lease_columns([done.lease for done in completions]),
+        numbers([done.lease.claim.ttl_seconds for done in completions]),
+        numbers([done.answer.status for done in completions]),
         *answers(packed),
     )
 
@@ -303,8 +310,8 @@ def _claim_columns(claims: Sequence[Claim]) -> Columns:
         *identified([claim.id for claim in claims]),
         hashes([claim.fingerprint for claim in claims], 33),
         hashes([claim.token for claim in claims], 16),
-        seconds([claim.lease_seconds for claim in claims]),
-        seconds([claim.ttl_seconds for claim in claims]),
+        numbers([claim.lease_seconds for claim in claims]),
+        numbers([claim.ttl_seconds for claim in claims]),
     )
 
 
@@ -318,8 +325,8 @@ def _lease_columns(leases: Sequence[Lease]) -> Columns:
 def _timed_columns(leases: Sequence[Lease]) -> Columns:
     return (
         *_lease_columns(leases),
-        seconds([lease.claim.lease_seconds for lease in leases]),
-        seconds([lease.claim.ttl_seconds for lease in leases]),
+        numbers([lease.claim.lease_seconds for lease in leases]),
+        numbers([lease.claim.ttl_seconds for lease in leases]),
     )
 
 
@@ -342,7 +349,5 @@ def _answer(row: asyncpg.Record) -> Answer | None:
     return Answer(status, reason(status), *unpack(row["headers"], row["body"]))
 
 
-async def _packed(answer: Answer) -> tuple[bytes, bytes]:
-    if len(answer.body) >= LARGE_BYTES:
-        return await asyncio.to_thread(pack, answer.headers, answer.body)
-    return pack(answer.headers, answer.body)
+def _packed(completions: Sequence[Completion]) -> list[tuple[bytes, bytes] | None]:
+    return [pack(done.answer.headers, done.answer.body) if done.kept else None for done in completions]

@@ -1,7 +1,8 @@
 -- Every statement of the store. Each runs by itself (autocommit) and takes whole batches, sorted by id, so that two
 -- replicas lock rows in one order. The database's clock alone decides what has lapsed or expired.
 -- Columns come as single values (store/columns.py): $1 separates the texts of $2 and $3, the keys and the routes; the
--- scopes of $4, like all that is equally long, stand one after the other, the n-th at n times their length.
+-- scopes of $4, like all that is equally long, stand one after the other, the n-th at n times their length; numbers are
+-- the text of an array.
 -- All of them stay within what a table distributed by key can do: no sequence, no ctid, no FOR UPDATE in the sweep.
 -- Records are found by their primary key, item by item of the batch, whatever the planner believes of the table's size:
 -- `key = ANY (ARRAY[...])` means `key = ...`, but cannot be merged, so that no plan walks the whole index (store/pool.py
@@ -18,7 +19,7 @@ SELECT key, substr($4::bytea, 32 * n - 31, 32), route, substr($5::bytea, 33 * n 
        substr($6::bytea, 16 * n - 15, 16), 1, now(), now() + lease * interval '1 second',
        now() + (lease + ttl) * interval '1 second'
   FROM (SELECT unnest(string_to_array($2, $1)) AS key, unnest(string_to_array($3, $1)) AS route,
-               unnest(string_to_array($7, ' ')::float8[]) AS lease, unnest(string_to_array($8, ' ')::float8[]) AS ttl,
+               unnest($7::text::float8[]) AS lease, unnest($8::text::float8[]) AS ttl,
                generate_series(1, octet_length($6::bytea) / 16) AS n) AS wish
 ON CONFLICT (key, scope, route) DO NOTHING
 RETURNING token;
@@ -46,8 +47,8 @@ UPDATE idemproxy.records AS record
        claimed_at = now(), settled_at = NULL, status = NULL, headers = NULL, body = NULL,
        lease_until = now() + wish.lease * interval '1 second',
        expires_at = now() + (wish.lease + wish.ttl) * interval '1 second'
-  FROM unnest(string_to_array($2, $1), string_to_array($3, $1), string_to_array($7, ' ')::float8[],
-              string_to_array($8, ' ')::float8[]) WITH ORDINALITY AS wish (key, route, lease, ttl, n)
+  FROM unnest(string_to_array($2, $1), string_to_array($3, $1), $7::text::float8[], $8::text::float8[])
+       WITH ORDINALITY AS wish (key, route, lease, ttl, n)
  WHERE record.key = ANY (ARRAY[wish.key]) AND record.scope = substr($4::bytea, 32 * n::int - 31, 32)
    AND record.route = wish.route AND record.token = substr($9::bytea, 16 * n::int - 15, 16)
    AND (record.expires_at <= now() OR (record.state <> 'completed' AND record.lease_until <= now()))
@@ -58,8 +59,8 @@ RETURNING record.token, record.attempt;
 UPDATE idemproxy.records AS record
    SET lease_until = now() + held.lease * interval '1 second',
        expires_at = now() + (held.lease + held.ttl) * interval '1 second'
-  FROM unnest(string_to_array($2, $1), string_to_array($3, $1), string_to_array($6, ' ')::float8[],
-              string_to_array($7, ' ')::float8[]) WITH ORDINALITY AS held (key, route, lease, ttl, n)
+  FROM unnest(string_to_array($2, $1), string_to_array($3, $1), $6::text::float8[], $7::text::float8[])
+       WITH ORDINALITY AS held (key, route, lease, ttl, n)
  WHERE record.key = ANY (ARRAY[held.key]) AND record.scope = substr($4::bytea, 32 * n::int - 31, 32)
    AND record.route = held.route AND record.token = substr($5::bytea, 16 * n::int - 15, 16)
    AND record.state = 'claimed'
@@ -72,9 +73,8 @@ UPDATE idemproxy.records AS record
    SET state = 'completed', settled_at = now(), expires_at = now() + held.ttl * interval '1 second',
        status = held.status, headers = substr($11::bytea, held.starts, held.headers),
        body = substr($11::bytea, held.starts + held.headers, held.body)
-  FROM unnest(string_to_array($2, $1), string_to_array($3, $1), string_to_array($6, ' ')::float8[],
-              string_to_array($7, ' ')::int[], string_to_array($8, ' ')::int[],
-              string_to_array($9, ' ', '-')::int[], string_to_array($10, ' ', '-')::int[]) WITH ORDINALITY
+  FROM unnest(string_to_array($2, $1), string_to_array($3, $1), $6::text::float8[], $7::text::int[], $8::text::int[],
+              $9::text::int[], $10::text::int[]) WITH ORDINALITY
        AS held (key, route, ttl, status, starts, headers, body, n)
  WHERE record.key = ANY (ARRAY[held.key]) AND record.scope = substr($4::bytea, 32 * n::int - 31, 32)
    AND record.route = held.route AND record.token = substr($5::bytea, 16 * n::int - 15, 16)
@@ -95,8 +95,8 @@ SELECT token FROM won UNION ALL SELECT token FROM done;
 -- The request was sent and no whole answer came. The lease runs on: until it lapses the upstream may be at work.
 UPDATE idemproxy.records AS record
    SET state = 'unknown', settled_at = now(), expires_at = now() + (held.lease + held.ttl) * interval '1 second'
-  FROM unnest(string_to_array($2, $1), string_to_array($3, $1), string_to_array($6, ' ')::float8[],
-              string_to_array($7, ' ')::float8[]) WITH ORDINALITY AS held (key, route, lease, ttl, n)
+  FROM unnest(string_to_array($2, $1), string_to_array($3, $1), $6::text::float8[], $7::text::float8[])
+       WITH ORDINALITY AS held (key, route, lease, ttl, n)
  WHERE record.key = ANY (ARRAY[held.key]) AND record.scope = substr($4::bytea, 32 * n::int - 31, 32)
    AND record.route = held.route AND record.token = substr($5::bytea, 16 * n::int - 15, 16)
    AND record.state <> 'completed'

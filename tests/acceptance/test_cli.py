@@ -307,7 +307,7 @@ async def test_sweep_deletes_what_has_expired_and_never_a_live_claim(database: s
     insert = """
         INSERT INTO idemproxy.records (key, scope, route, fingerprint, state, token, attempt,
                                        claimed_at, lease_until, settled_at, expires_at, status)
-        SELECT $1, decode(repeat('00', 32), 'hex'), 'POST /orders', decode(repeat('00', 33), 'hex'), $2,
+        SELECT $1, decode(repeat('00', 32), 'hex'), 'POST /orders', decode(repeat('00', 33), 'hex'), $2::text,
                decode(repeat('00', 16), 'hex'), 1, now(), now() + $3::float8 * interval '1 s',
                CASE WHEN $2 <> 'claimed' THEN now() END, now() + $4::float8 * interval '1 s',
                CASE WHEN $2 = 'completed' THEN 201 END"""

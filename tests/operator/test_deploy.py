@@ -12,8 +12,10 @@ from typing import Any
 import orjson
 import pytest
 from prometheus_client import generate_latest
+from prometheus_client.metrics import MetricWrapperBase
 
 from idemproxy.operator.metrics import Metrics
+from idemproxy.operator.tallies import Spread, Tally
 
 ROOT = Path(__file__).resolve().parents[2]
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
@@ -26,8 +28,8 @@ def exported() -> dict[str, set[str]]:
     """The name of every series that the proxy exports, and its labels."""
     metrics = Metrics()
     found: dict[str, set[str]] = {}
-    for declared in vars(metrics).values():
-        if hasattr(declared, "describe") and hasattr(declared, "_labelnames"):
+    for declared in metrics.registry._collector_to_names:
+        if isinstance(declared, Tally | Spread | MetricWrapperBase):
             family = declared.describe()[0]
             for suffix in _SUFFIXES[family.type]:
                 labels = set(declared._labelnames) | ({"le"} if suffix == "_bucket" else set())

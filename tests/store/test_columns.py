@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from idemproxy.store.batch import BadItem
-from idemproxy.store.columns import answers, hashes, numbers, seconds, texts
+from idemproxy.store.columns import answers, hashes, numbers, texts
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 
@@ -37,12 +37,12 @@ async def test_the_database_takes_them_apart_again(rows: asyncpg.Connection) -> 
     found = await rows.fetch(
         """
         SELECT key, route, place, seconds, substr($6::bytea, 2 * n::int - 1, 2) AS hash
-          FROM unnest(string_to_array($2, $1), string_to_array($3, $1), string_to_array($4, ' ', '-')::int[],
-                      string_to_array($5, ' ')::float8[]) WITH ORDINALITY AS wish (key, route, place, seconds, n)
+          FROM unnest(string_to_array($2, $1), string_to_array($3, $1), $4::text::int[], $5::text::float8[])
+                      WITH ORDINALITY AS wish (key, route, place, seconds, n)
         """,
         *texts(keys, routes),
         numbers([1, None, 3]),
-        seconds([0.1, 1e-7, 86400.0]),
+        numbers([0.1, 1e-7, 86400.0]),
         hashes([b"\x00\x01", b"\xff\xfe", b"'\\"], 2),
     )
     assert [tuple(row) for row in found] == [
@@ -57,8 +57,7 @@ async def test_answers_are_found_in_what_holds_all_of_them(rows: asyncpg.Connect
     found = await rows.fetch(
         """
         SELECT substr($4::bytea, starts, headers) AS headers, substr($4::bytea, starts + headers, body) AS body
-          FROM unnest(string_to_array($1, ' ')::int[], string_to_array($2, ' ', '-')::int[],
-                      string_to_array($3, ' ', '-')::int[]) AS held (starts, headers, body)
+          FROM unnest($1::text::int[], $2::text::int[], $3::text::int[]) AS held (starts, headers, body)
         """,
         *answers(packed),
     )

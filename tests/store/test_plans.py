@@ -14,7 +14,7 @@ import pytest
 
 from idemproxy.core.record import RecordId
 from idemproxy.store import queries
-from idemproxy.store.columns import answers, identified, numbers, seconds
+from idemproxy.store.columns import answers, identified, numbers
 from idemproxy.store.pool import STEADY_PLANS, open_pool
 
 SQL = queries.load()
@@ -41,7 +41,7 @@ IDS = identified([RecordId(*id) for id in zip(KEYS, SCOPES, ROUTES, strict=True)
 TEA = (b"\x01" + hashlib.sha256(b"tea").digest()) * BATCH
 TOKENS = b"".join([hashlib.sha256(str(7 * n).encode()).digest()[:16] for n in range(1, BATCH + 1)])
 FRESH = os.urandom(16 * BATCH)
-SECONDS = seconds([60.0] * BATCH)
+SECONDS = numbers([60.0] * BATCH)
 ANSWERS = answers([(b"A: b", b"body")] * BATCH)
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 

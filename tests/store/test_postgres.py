@@ -667,7 +667,7 @@ async def test_claims_and_answers_that_wait_together_travel_in_one_statement(
 async def test_a_claim_meets_the_answer_that_it_travelled_with(store: PostgresStore) -> None:
     lease = await won(store, claim_of())
     done, found = await asyncio.gather(
-        store.complete(lease._replace(attempt=1), CREATED, kept=True), store.claim(claim_of(fingerprint=COFFEE))
+        store.complete(lease.having(attempt=1), CREATED, kept=True), store.claim(claim_of(fingerprint=COFFEE))
     )
     assert done
     assert isinstance(found, Running | Completed)
