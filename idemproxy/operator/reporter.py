@@ -80,7 +80,7 @@ def fields(exchange: Finished) -> dict[str, str | int | float]:
         said["route"] = exchange.id.route
     event = kind_of(exchange)
     if event is not None:
-        said["event"] = event.value
+        said["event"] = event
     if exchange.trail is not None and exchange.trail.attempt > 1:
         said["attempt"] = exchange.trail.attempt
     trace = trace_id(exchange.request.headers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
+from enum import StrEnum
 from typing import Any, Final
 
 import orjson
@@ -12,7 +12,7 @@ from idemproxy.core.record import RecordId
 from idemproxy.store.columns import hashes, identified, numbers, texts
 
 
-class Kind(Enum):
+class Kind(StrEnum):
     FIRST_WRITE = "first_write"
     DEDUP_HIT = "dedup_hit"
     CONFLICT = "conflict"
@@ -72,7 +72,7 @@ def event_columns(events: Sequence[Event], now: float, number: int) -> tuple[str
         hashes([event.fingerprint or _NO_FINGERPRINT for event in events], 33),
         _ages(events, now),
         number,
-        " ".join([event.kind.value for event in events]),
+        " ".join([event.kind for event in events]),
         numbers([event.shadow for event in events]),
         numbers([event.count for event in events]),
         numbers([event.status for event in events]),

@@ -30,7 +30,7 @@ def exported() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for declared in metrics.registry._collector_to_names:
         if isinstance(declared, Tally | Spread | MetricWrapperBase):
-            family = declared.describe()[0]
+            family = next(iter(declared.describe()))
             for suffix in _SUFFIXES[family.type]:
                 labels = set(declared._labelnames) | ({"le"} if suffix == "_bucket" else set())
                 found[family.name + suffix] = labels
