@@ -24,7 +24,9 @@ class Kind(StrEnum):
 
 
 class Event:
-    __slots__ = ("at", "attempt", "count", "detail", "fingerprint", "id", "kind", "shadow", "status", "trace")
+    __slots__ = (
+        *("at", "attempt", "count", "detail", "fingerprint", "id", "kind", "recorded", "shadow", "status", "trace"),
+    )
 
     def __init__(
         self,
@@ -52,13 +54,15 @@ class Event:
         """Whether it only would have happened: what shadow mode saw."""
         self.count = count
         """How many alike came within one batch."""
+        self.recorded = 0
+        """When it was by the database's clock, in microseconds of Unix time; known once it is written."""
 
 
 _NO_FINGERPRINT: Final = bytes(33)
 
 
-def event_columns(events: Sequence[Event], now: float, number: int) -> tuple[str | bytes | int, ...]:
-    """Of `write_events`. Ages are of this process's clock, times are the database's."""
+def event_columns(events: Sequence[Event], number: int) -> tuple[str | bytes | int, ...]:
+    """Of `write_events`."""
     separator, keys, routes, details = texts(
         [event.id.key for event in events],
         [event.id.route for event in events],
@@ -70,7 +74,7 @@ def event_columns(events: Sequence[Event], now: float, number: int) -> tuple[str
         routes,
         hashes([event.id.scope for event in events], 32),
         hashes([event.fingerprint or _NO_FINGERPRINT for event in events], 33),
-        _ages(events, now),
+        numbers([event.recorded for event in events]),
         number,
         " ".join([event.kind for event in events]),
         numbers([event.shadow for event in events]),
@@ -82,13 +86,8 @@ def event_columns(events: Sequence[Event], now: float, number: int) -> tuple[str
     )
 
 
-def write_columns(writes: Sequence[Event], now: float) -> tuple[str | bytes, ...]:
+def write_columns(writes: Sequence[Event]) -> tuple[str | bytes, ...]:
     """Of `find_same_writes`."""
     separator, keys, routes, scopes = identified([write.id for write in writes])
     fingerprints = hashes([write.fingerprint or _NO_FINGERPRINT for write in writes], 33)
-    return separator, keys, routes, scopes, fingerprints, _ages(writes, now)
-
-
-def _ages(events: Sequence[Event], now: float) -> str:
-    """In whole microseconds: as text, half as long as a float."""
-    return numbers([int((now - event.at) * 1_000_000) for event in events])
+    return separator, keys, routes, scopes, fingerprints, numbers([write.recorded for write in writes])

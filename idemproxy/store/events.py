@@ -51,18 +51,21 @@ class Events:
     async def write(self, events: Sequence[Event]) -> None:
         number = self._number
         self._number += len(events)
-        columns = event_columns(events, time.monotonic(), number)
         async with self._pool.acquire(timeout=ACQUIRE_SECONDS) as connection:
-            await connection.execute(self._sql["write_events"], *columns)
+            # Ages are of this process's clock, times are the database's: the same for the search that comes later.
+            now = await connection.fetchval(self._sql["clock"]) - int(time.monotonic() * 1_000_000)
+            for event in events:
+                event.recorded = now + int(event.at * 1_000_000)
+            await connection.execute(self._sql["write_events"], *event_columns(events, number))
 
     async def same_writes(self, writes: Sequence[Event], window: float) -> list[Pair]:
-        """For each of these first writes of one mode the nearest earlier one under another key, where there is one."""
-        now = time.monotonic()
-        columns = write_columns(writes, now)
+        """For each of these written first writes of one mode the nearest earlier one under another key, where there is
+        one."""
+        columns = write_columns(writes)
         async with self._pool.acquire(timeout=ACQUIRE_SECONDS) as connection:
             rows = await connection.fetch(self._sql["find_same_writes"], *columns, window, writes[0].shadow)
-        found = [(writes[row["n"] - 1], row["key"], row["age"]) for row in rows]
-        return [Pair(write, key, round(age - (now - write.at), 3)) for write, key, age in found]
+        found = [(writes[row["n"] - 1], row["key"], row["at"]) for row in rows]
+        return [Pair(write, key, round((write.recorded - at) / 1_000_000, 3)) for write, key, at in found]
 
     async def shadow_writes(self, wishes: Sequence[tuple[Event, float]]) -> dict[RecordId, list[Seen]]:
         """What shadow mode has seen under the ids of these events, each within its time to live."""

@@ -85,19 +85,24 @@ SELECT at, action, who, reason, before FROM idemproxy.changes
 SELECT key, scope, route, at, action, who, reason, before FROM idemproxy.changes
  ORDER BY at DESC LIMIT $1;
 
+-- name: clock
+-- In microseconds of Unix time.
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+
 -- name: write_events
--- A batch of events, each so many microseconds ago; their commit need not wait for the disk. They are numbered by their
+-- A batch of events, each at a time in microseconds; their commit need not wait for the disk. They are numbered by their
 -- writer, from $7 on. Columns come as in queries.sql; a dash stands for nothing, and so does a fingerprint of zeros.
 INSERT INTO idemproxy.events
     (key, scope, route, at, id, event, shadow, count, status, attempt, fingerprint, trace, detail)
-SELECT happened.key, substr($4::bytea, 32 * n::int - 31, 32), happened.route, now() - age * interval '1 microsecond',
+SELECT happened.key, substr($4::bytea, 32 * n::int - 31, 32), happened.route,
+       timestamptz 'epoch' + happened.at * interval '1 microsecond',
        $7::bigint + n, happened.event, happened.shadow, happened.count, happened.status, happened.attempt,
        nullif(substr($5::bytea, 33 * n::int - 32, 33), decode(repeat('00', 33), 'hex')), happened.trace,
        happened.detail::json
   FROM unnest(string_to_array($2, $1), string_to_array($3, $1), $6::text::bigint[], string_to_array($8, ' '),
               $9::text::boolean[], $10::text::int[], $11::text::smallint[], $12::text::int[],
               string_to_array($13, ' ', '-'), string_to_array($14, $1, '-')) WITH ORDINALITY
-       AS happened (key, route, age, event, shadow, count, status, attempt, trace, detail, n),
+       AS happened (key, route, at, event, shadow, count, status, attempt, trace, detail, n),
        set_config('synchronous_commit', 'off', true);
 
 -- name: record_events
@@ -110,19 +115,19 @@ SELECT key, scope, route, at, event, shadow, count, status, attempt, trace, deta
  ORDER BY at DESC LIMIT $1;
 
 -- name: find_same_writes
--- For each of these writes, so many microseconds ago, the nearest earlier one of the same caller, route and fingerprint
+-- For each of these writes, at a time in microseconds, the nearest earlier one of the same caller, route and fingerprint
 -- under another key. One look at the index each: where every write is the same, all of them together would be a square.
 -- Columns come as in queries.sql.
-SELECT wish.n, found.key, extract(epoch FROM now() - found.at)::float8 AS age
+SELECT wish.n, found.key, (extract(epoch FROM found.at) * 1000000)::bigint AS at
   FROM unnest(string_to_array($2, $1), string_to_array($3, $1), $6::text::bigint[]) WITH ORDINALITY
-       AS wish (key, route, age, n)
+       AS wish (key, route, at, n)
  CROSS JOIN LATERAL (
            SELECT event.key, event.at FROM idemproxy.events AS event
             WHERE event.scope = substr($4::bytea, 32 * n::int - 31, 32) AND event.route = wish.route
               AND event.fingerprint = substr($5::bytea, 33 * n::int - 32, 33)
               AND event.event = 'first_write' AND event.key <> wish.key
-              AND event.at < now() - wish.age * interval '1 microsecond'
-              AND event.at > now() - wish.age * interval '1 microsecond' - $7::float8 * interval '1 second'
+              AND event.at < timestamptz 'epoch' + wish.at * interval '1 microsecond'
+              AND event.at > timestamptz 'epoch' + wish.at * interval '1 microsecond' - $7::float8 * interval '1 second'
               AND event.shadow = $8
             ORDER BY event.at DESC LIMIT 1) AS found;
 
