@@ -166,23 +166,21 @@ def to_store(headers: Headers) -> Headers:
 
 def on_the_wire(headers: Headers) -> bytes:
     """Field lines as they are sent, without the empty line that ends them."""
-    pieces: list[bytes] = []
-    for name, value in headers:
-        pieces.append(name)
-        pieces.append(b": ")
-        pieces.append(value)
-        pieces.append(b"\r\n")
-    return b"".join(pieces)
+    return _written(headers, b": ", b"\r\n")
 
 
 def encode(headers: Headers) -> bytes:
     """Field lines as one block of bytes. Values cannot hold CR or LF: the upstream's parser has refused those."""
+    return _written(headers, b":", b"\n")
+
+
+def _written(headers: Headers, colon: bytes, end: bytes) -> bytes:
     pieces: list[bytes] = []
     for name, value in headers:
         pieces.append(name)
-        pieces.append(b":")
+        pieces.append(colon)
         pieces.append(value)
-        pieces.append(b"\n")
+        pieces.append(end)
     return b"".join(pieces)
 
 

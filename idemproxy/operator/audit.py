@@ -29,6 +29,7 @@ QUEUE_MAX = 20_000
 """A second's worth at more than the proxy's full speed; some ten megabytes."""
 SWEEP_SECONDS = 60.0
 UNWRITTEN: tuple[type[Exception], ...] = (*FAULTS, BadItem)
+"""What ends in events that are dropped and counted."""
 
 
 class Audit:
